@@ -1,0 +1,332 @@
+"""Abstract evaluation: the value of every expression of a method, under facts.
+
+`Evaluator.run` walks the statements of one function in order. Tests that the facts
+decide choose a branch; others are walked on both sides and merged. What it met is
+left in `Evaluator.flow`: the value of each node, which branches are live, what is
+written in place. It changes nothing and never executes the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from transpiler.analyse.expressions import Expressions
+from transpiler.analyse.values import Graph, Value
+from transpiler.refusal import Refused
+
+Block = Sequence[cst.BaseStatement | cst.BaseSmallStatement]
+
+
+@dataclass
+class Flow:
+    """What evaluation of one function found.
+
+    Attributes:
+        values: Value of each evaluated expression node.
+        calls: Every call that was evaluated, in order.
+        guards: For each call the undecided tests it stands under, with their sense.
+        tests: Decided tests of `if` statements and conditional expressions.
+        assigned: Value that a `self.<name>` assignment gives, with its statement.
+        writes: Calls and statements that write a value in place.
+        result: What the function returns.
+    """
+
+    values: dict[cst.CSTNode, Value] = field(default_factory=dict)
+    calls: list[cst.Call] = field(default_factory=list)
+    guards: dict[cst.CSTNode, tuple[tuple[Value, bool], ...]] = field(
+        default_factory=dict
+    )
+    tests: dict[cst.CSTNode, bool] = field(default_factory=dict)
+    assigned: dict[str, tuple[Value, cst.CSTNode]] = field(default_factory=dict)
+    writes: list[tuple[Value, cst.CSTNode]] = field(default_factory=list)
+    environments: dict[cst.CSTNode, dict[str, Value]] = field(default_factory=dict)
+    result: Value | None = None
+
+    def nodes_of(self, value: Value) -> list[cst.CSTNode]:
+        """Every expression that computes a value, in source order."""
+        return [node for node, known in self.values.items() if known is value]
+
+
+class Evaluator(Expressions):
+    """Evaluates one function.
+
+    Args:
+        graph: Where values are made; shared by all functions of a program.
+        attribute: What `self.<name>` is, or None when the function has no `self`.
+        resolve: Full dotted name of a name that is not local.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        resolve: Callable[[str], str],
+        attribute: Callable[[str], Value] | None = None,
+    ) -> None:
+        super().__init__(graph, resolve, attribute)
+        self.flow = Flow()
+
+    def run(self, function: cst.FunctionDef, bound: dict[str, Value]) -> Flow:
+        """Evaluate a function whose parameters are bound to these values."""
+        self.names = dict(bound)
+        body = function.body.body
+        self.flow.result = self.block(list(body)) or self.graph.const(None)
+        return self.flow
+
+    def block(self, statements: Block) -> Value | None:
+        """Walk statements; the returned value when the block surely returns."""
+        for index, statement in enumerate(statements):
+            self.flow.environments[statement] = dict(self.names)
+            if isinstance(statement, cst.If):
+                returned = self.branch(statement, statements[index + 1 :])
+                if returned is not None:
+                    return returned
+                if statement in self.merged_rest:
+                    return None
+                continue
+            returned = self.statement(statement)
+            if returned is not None:
+                return returned
+        return None
+
+    def statement(self, node: cst.CSTNode) -> Value | None:
+        """Walk one statement; the value when it returns."""
+        match node:
+            case cst.SimpleStatementLine():
+                return self.block(node.body)
+            case cst.Return():
+                return self.value(node.value) if node.value else self.graph.const(None)
+            case cst.Raise():
+                if node.exc is not None:
+                    self.value(node.exc)
+                return self.graph.make("raise")
+            case cst.Assign():
+                value = self.value(node.value)
+                for target in node.targets:
+                    self.bind(target.target, value)
+            case cst.AnnAssign():
+                if node.value is not None:
+                    self.bind(node.target, self.value(node.value))
+            case cst.AugAssign():
+                self.augmented(node)
+            case cst.Expr():
+                self.discarded(node)
+            case cst.For():
+                self.loop(node)
+            case cst.With():
+                for item in node.items:
+                    self.value(item.item)
+                return self.block(node.body.body)
+            case cst.Assert():
+                self.value(node.test)
+            case cst.Pass():
+                pass
+            case _:
+                raise Refused(
+                    "statement", f"{type(node).__name__.lower()} is not followed", node
+                )
+        return None
+
+    def branch(self, node: cst.If, rest: Block) -> Value | None:
+        """Walk an `if`: the live side, or both sides and what follows, merged."""
+        test = self.value(node.test)
+        decided = self.truth(test)
+        sides: list[Block] = [node.body.body, []]
+        if isinstance(node.orelse, cst.Else):
+            sides[1] = node.orelse.body.body
+        elif isinstance(node.orelse, cst.If):
+            sides[1] = [node.orelse]
+        if decided is not None:
+            self.flow.tests[node] = decided
+            return self.block(sides[0] if decided else sides[1])
+        before = dict(self.names)
+        returned: list[Value | None] = []
+        after: list[dict[str, Value]] = []
+        for sense, side in ((True, sides[0]), (False, sides[1])):
+            self.names = dict(before)
+            self.guards.append((test, sense))
+            returned.append(self.block(side))
+            self.guards.pop()
+            after.append(self.names)
+        if returned[0] is None and returned[1] is None:
+            self.names = self.merge_names(test, *after)
+            return None
+        if returned[0] is not None and returned[1] is not None:
+            return self.merge(test, returned[0], returned[1])
+        falls = 0 if returned[0] is None else 1
+        self.names = after[falls]
+        stays = self.block(rest)
+        self.merged_rest.add(node)
+        leaves = returned[1 - falls]
+        if leaves is None or leaves.op == "raise":
+            return stays
+        if stays is None:
+            stays = self.graph.const(None)
+        pair = (stays, leaves) if falls == 0 else (leaves, stays)
+        return self.merge(test, *pair)
+
+    def merge_names(
+        self, test: Value, yes: dict[str, Value], no: dict[str, Value]
+    ) -> dict[str, Value]:
+        """Names after both sides of an undecided test."""
+        missing = self.graph.make("missing")
+        return {
+            name: self.merge(test, yes.get(name, missing), no.get(name, missing))
+            for name in {**yes, **no}
+        }
+
+    def loop(self, node: cst.For) -> None:
+        """Walk a loop body once, with what it carries around unknown."""
+        over = self.value(node.iter)
+        carried = {name for name in assigned_names(node.body) if name in self.names}
+        entry = {name: self.names[name] for name in carried}
+        for name in carried:
+            self.names[name] = self.graph.fresh("carried", name, entry[name])
+        self.bind(node.target, self.element_of(over))
+        self.flow.environments[node.body] = dict(self.names)
+        if self.block(node.body.body) is not None:
+            raise Refused("loop", "a loop that returns is not followed", node)
+        if node.orelse is not None:
+            raise Refused("loop", "a loop with an else is not followed", node)
+        self.loops[node] = {
+            name: self.names[name] for name in carried if name in self.names
+        }
+        for name in carried:
+            self.names[name] = self.graph.fresh("looped", name, self.names[name])
+
+    def element_of(self, over: Value) -> Value:
+        """The value of a loop's target."""
+        if over.op == "call" and over.name == "enumerate":
+            index = self.graph.make("index", args=over.args[:1])
+            return self.graph.make("tuple", args=(index, self.element_of(over.args[0])))
+        if over.op == "call" and over.name == "zip":
+            return self.graph.make(
+                "tuple", args=tuple(self.element_of(arg) for arg in over.args)
+            )
+        return self.graph.make("element", args=(over,))
+
+    def bind(self, target: cst.BaseExpression, value: Value) -> None:
+        """Assign a value to a name, a tuple of names, an attribute or an item."""
+        match target:
+            case cst.Name():
+                self.names[target.value] = value
+            case cst.Tuple() | cst.List():
+                count = len(target.elements)
+                for index, element in enumerate(target.elements):
+                    if isinstance(element, cst.StarredElement):
+                        raise Refused("statement", "a starred target", target)
+                    self.bind(element.value, self.item(value, index, count))
+            case cst.Attribute(value=cst.Name("self")):
+                self.flow.assigned[target.attr.value] = (value, target)
+            case cst.Subscript():
+                self.store(target, value)
+            case _:
+                raise Refused("statement", "an assignment target", target)
+
+    def store(self, target: cst.Subscript, value: Value) -> None:
+        """`base[key] = value`: a new dict, or a write in place."""
+        base = self.value(target.value)
+        key = self.index_of(target)
+        if base.op == "dict" and key.op == "const":
+            keywords = tuple(
+                (name, old) for name, old in base.keywords if name != key.constant
+            )
+            stored = self.graph.make(
+                "dict", keywords=(*keywords, (str(key.constant), value))
+            )
+            for name, known in self.names.items():
+                if known is base:
+                    self.names[name] = stored
+        else:
+            self.write(base, target)
+
+    def inline(
+        self, name: str, args: list[Value], keywords: list[tuple[str, Value]]
+    ) -> Value:
+        """The value of calling a function of the file with these operands."""
+        function = self.inlined[name]
+        inner = Evaluator(self.graph, self.resolve, self.attribute)
+        inner.inlined = {key: f for key, f in self.inlined.items() if key != name}
+        names = [p.name.value for p in function.params.params]
+        bound = dict(zip([n for n in names if n != "self"], args, strict=False))
+        rest: list[tuple[str, Value]] = []
+        for key, value in keywords:
+            if key in names:
+                bound[key] = value
+            else:
+                rest.append((key, value))
+        for parameter in function.params.params:
+            if parameter.name.value not in bound and parameter.default is not None:
+                bound[parameter.name.value] = self.value(parameter.default)
+        if isinstance(function.params.star_kwarg, cst.Param):
+            star = function.params.star_kwarg.name.value
+            bound[star] = self.graph.make("dict", keywords=tuple(rest))
+        elif rest:
+            raise Refused("arguments", f"{name} has no parameter {rest[0][0]}", function)
+        bound["self"] = self.graph.make("self", "")
+        flow = inner.run(function, bound)
+        self.flow.writes += flow.writes
+        return flow.result or self.graph.const(None)
+
+    def augmented(self, node: cst.AugAssign) -> None:
+        """`x += y`: writes x in place when x is a tensor."""
+        before = self.value(node.target)
+        operator = type(node.operator).__name__.removesuffix("Assign")
+        after = self.binary(operator, before, self.value(node.value))
+        if before.op != "const":
+            self.write(before, node)
+        self.bind(node.target, after)
+
+    def discarded(self, node: cst.Expr) -> None:
+        """A call for its effect alone: it may write whatever it takes."""
+        value = self.value(node.value)
+        if not isinstance(node.value, cst.Call) or value.name in QUIET_CALLS:
+            return
+        for operand in (*value.args, *(item for _, item in value.keywords)):
+            self.write(operand, node)
+
+    def write(self, value: Value, node: cst.CSTNode) -> None:
+        """Every name whose value may share memory with `value` is another value now."""
+        roots = {root for root in value.walk() if root.op in {"param", "carried"}}
+        if not roots and value.op in {"const", "self", "config", "name", "tuple"}:
+            return
+        self.flow.writes.append((value, node))
+        touched = roots | {value}
+        for name, known in self.names.items():
+            if any(part in touched for part in known.walk()):
+                self.names[name] = self.graph.fresh("written", name, known)
+
+
+QUIET_CALLS = frozenset(
+    {"warning_once", "warning", "info", "debug", "super", "__init__", "post_init"}
+)
+
+
+def assigned_names(block: cst.CSTNode) -> list[str]:
+    """Names that a block binds, in order, each once."""
+    found: dict[str, None] = {}
+
+    class Collect(cst.CSTVisitor):
+        def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
+            self.target(node.target)
+
+        def visit_AugAssign(self, node: cst.AugAssign) -> None:
+            self.target(node.target)
+
+        def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+            self.target(node.target)
+
+        def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
+            self.target(node.target)
+
+        def target(self, node: cst.CSTNode) -> None:
+            if isinstance(node, cst.Name):
+                found[node.value] = None
+            elif isinstance(node, cst.Tuple | cst.List):
+                for element in node.elements:
+                    self.target(element.value)
+
+    block.visit(Collect())
+    return list(found)

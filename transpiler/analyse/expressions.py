@@ -1,0 +1,483 @@
+"""The value of an expression: names, attributes, calls, operators, folded if known."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from transpiler.analyse import names as spelling
+from transpiler.analyse.values import Graph, Value
+from transpiler.refusal import Refused
+
+if TYPE_CHECKING:
+    from transpiler.analyse.evaluate import Flow
+
+BINARY = {
+    "Add": "+",
+    "Subtract": "-",
+    "Multiply": "*",
+    "Divide": "/",
+    "FloorDivide": "//",
+    "Modulo": "%",
+    "Power": "**",
+    "MatrixMultiply": "@",
+    "BitXor": "^",
+    "BitAnd": "&",
+    "BitOr": "|",
+}
+COMPARE = {
+    "Equal": "==",
+    "NotEqual": "!=",
+    "LessThan": "<",
+    "LessThanEqual": "<=",
+    "GreaterThan": ">",
+    "GreaterThanEqual": ">=",
+    "Is": "is",
+    "IsNot": "is not",
+    "In": "in",
+    "NotIn": "not in",
+}
+# Kinds of values that are objects for sure, hence never None.
+OBJECTS = frozenset(
+    "self config child module method call tuple list dict binary tokens positions "
+    "carried looped element index".split()
+)
+
+
+class Expressions:
+    """Evaluates expressions in an environment of names; see `Evaluator`."""
+
+    flow: Flow
+
+    def __init__(
+        self,
+        graph: Graph,
+        resolve: Callable[[str], str],
+        attribute: Callable[[str], Value] | None = None,
+    ) -> None:
+        self.graph = graph
+        self.resolve = resolve
+        self.attribute = attribute
+        self.names: dict[str, Value] = {}
+        self.guards: list[tuple[Value, bool]] = []
+        self.merged_rest: set[cst.CSTNode] = set()
+        self.loops: dict[cst.CSTNode, dict[str, Value]] = {}
+        self.inlined: dict[str, cst.FunctionDef] = {}
+
+    def value(self, node: cst.BaseExpression) -> Value:
+        """The value of an expression node; recorded in the flow."""
+        found = self.compute(node)
+        self.flow.values[node] = found
+        return found
+
+    def compute(self, node: cst.BaseExpression) -> Value:
+        """The value of an expression node, by kind."""
+        make = self.graph.make
+        match node:
+            case cst.Name():
+                return self.name(node.value)
+            case cst.Integer() | cst.Float() | cst.SimpleString() | cst.Imaginary():
+                return self.graph.const(ast.literal_eval(node.value))
+            case cst.Ellipsis():
+                return self.graph.const(...)
+            case cst.Attribute():
+                return self.attr(node)
+            case cst.Call():
+                return self.call(node)
+            case cst.BinaryOperation():
+                operator = type(node.operator).__name__
+                left, right = self.value(node.left), self.value(node.right)
+                return self.binary(operator, left, right)
+            case cst.UnaryOperation():
+                return self.unary(type(node.operator).__name__, self.value(node.expression))
+            case cst.Comparison():
+                return self.comparison(node)
+            case cst.BooleanOperation():
+                return self.boolean(node)
+            case cst.IfExp():
+                return self.conditional(node)
+            case cst.Tuple() | cst.List():
+                kind = "tuple" if isinstance(node, cst.Tuple) else "list"
+                return make(kind, args=tuple(self.element(e) for e in node.elements))
+            case cst.Dict():
+                return self.dictionary(node)
+            case cst.Subscript():
+                return self.subscript(node)
+            case cst.NamedExpr():
+                value = self.value(node.value)
+                if isinstance(node.target, cst.Name):
+                    self.names[node.target.value] = value
+                return value
+            case cst.FormattedString() | cst.ConcatenatedString():
+                return self.graph.fresh("text", "f-string")
+            case cst.ListComp() | cst.GeneratorExp():
+                return self.comprehension(node)
+            case cst.Lambda():
+                return self.graph.fresh("lambda", "lambda")
+            case _:
+                raise Refused(
+                    "expression", f"{type(node).__name__.lower()} is not followed", node
+                )
+
+    def name(self, name: str) -> Value:
+        """A local name, a constant, or something of the module."""
+        if name in self.names:
+            return self.names[name]
+        if name in {"True", "False", "None"}:
+            return self.graph.const({"True": True, "False": False}.get(name))
+        return self.graph.make("name", self.resolve(name))
+
+    def attr(self, node: cst.Attribute) -> Value:
+        """`base.name`, where a chain from an imported name is one dotted name."""
+        base = self.value(node.value)
+        name = node.attr.value
+        if base.op == "self" and self.attribute is not None:
+            return self.attribute(name)
+        if base.op == "param" and name == "training":
+            return self.graph.const(False)
+        if base.op == "name":
+            return self.graph.make("name", self.resolve(f"{base.name}.{name}"))
+        if name == "dtype" and base.op == "method" and base.name in spelling.IDENTITIES:
+            base = base.args[0]
+        return self.graph.make("attr", name, (base,))
+
+    def element(self, node: cst.BaseElement) -> Value:
+        """An element of a display, starred or not."""
+        value = self.value(node.value)
+        if isinstance(node, cst.StarredElement):
+            return self.graph.make("starred", args=(value,))
+        return value
+
+    def dictionary(self, node: cst.Dict) -> Value:
+        """A dict display with string keys; any other is unknown."""
+        entries: list[tuple[str, Value]] = []
+        for element in node.elements:
+            value = self.value(element.value)
+            if not isinstance(element, cst.DictElement):
+                return self.graph.fresh("unknown", "dict", value)
+            key = self.value(element.key)
+            if key.op != "const" or not isinstance(key.constant, str):
+                return self.graph.fresh("unknown", "dict", value)
+            entries.append((key.constant, value))
+        return self.graph.make("dict", keywords=tuple(entries))
+
+    def comprehension(self, node: cst.ListComp | cst.GeneratorExp) -> Value:
+        """`[f(x) for x in xs]`: one element that stands for all."""
+        over = self.value(node.for_in.iter)
+        outer = dict(self.names)
+        if isinstance(node.for_in.target, cst.Name):
+            self.names[node.for_in.target.value] = self.graph.make(
+                "element", args=(over,)
+            )
+        element = self.value(node.elt)
+        self.names = outer
+        if node.for_in.ifs or node.for_in.inner_for_in is not None:
+            return self.graph.fresh("unknown", "comprehension", over)
+        return self.graph.make("each", args=(element, over))
+
+    # Operators
+
+    def binary(self, operator: str, left: Value, right: Value) -> Value:
+        """An operator on two values, folded when both are constants."""
+        symbol = BINARY.get(operator, operator)
+        if left.op == right.op == "const":
+            folded = fold_binary(symbol, left.constant, right.constant)
+            if folded is not None:
+                return self.graph.const(folded)
+        if symbol == "^" and left is right:
+            return self.graph.const(False)
+        return self.graph.make("binary", symbol, (left, right))
+
+    def unary(self, operator: str, operand: Value) -> Value:
+        """`not x`, `-x`, folded when known."""
+        if operator == "Not":
+            truth = self.truth(operand)
+            if truth is not None:
+                return self.graph.const(not truth)
+            if operand.op == "unary" and operand.name == "not":
+                return operand.args[0]
+            return self.graph.make("unary", "not", (operand,))
+        if operator == "Minus":
+            if operand.op == "const" and isinstance(operand.constant, int | float):
+                return self.graph.const(-operand.constant)
+            return self.graph.make("unary", "-", (operand,))
+        return self.graph.make("unary", operator, (operand,))
+
+    def comparison(self, node: cst.Comparison) -> Value:
+        """One comparison; `is` and `in` are folded when the facts decide them."""
+        left = self.value(node.left)
+        if len(node.comparisons) != 1:
+            raise Refused("expression", "a chained comparison is not followed", node)
+        operator = COMPARE[type(node.comparisons[0].operator).__name__]
+        right = self.value(node.comparisons[0].comparator)
+        if operator in {"is not", "not in", "!="}:
+            positive = {"is not": "is", "not in": "in", "!=": "=="}[operator]
+            return self.unary("Not", self.compare(positive, left, right))
+        return self.compare(operator, left, right)
+
+    def compare(self, operator: str, left: Value, right: Value) -> Value:
+        """A comparison without negation."""
+        if operator == "is" and right.op == "const" and right.constant is None:
+            if left.op == "const":
+                return self.graph.const(left.constant is None)
+            if left.op in OBJECTS:
+                return self.graph.const(False)
+            if left.op == "tokens?":
+                embeds = left.args[0]
+                return self.unary("Not", self.compare("is", embeds, right))
+        if left.op == right.op == "const" and operator == "==":
+            return self.graph.const(left.constant == right.constant)
+        return self.graph.make("compare", operator, (left, right))
+
+    def boolean(self, node: cst.BooleanOperation) -> Value:
+        """`and`, `or` with Python's own short cut."""
+        left = self.value(node.left)
+        truth = self.truth(left)
+        is_and = isinstance(node.operator, cst.And)
+        if truth is not None:
+            return self.value(node.right) if truth == is_and else left
+        right = self.value(node.right)
+        return self.graph.make("bool", "and" if is_and else "or", (left, right))
+
+    def conditional(self, node: cst.IfExp) -> Value:
+        """`a if test else b`, one side when the facts decide the test."""
+        test = self.value(node.test)
+        truth = self.truth(test)
+        if truth is not None:
+            self.flow.tests[node] = truth
+            return self.value(node.body if truth else node.orelse)
+        return self.merge(test, self.value(node.body), self.value(node.orelse))
+
+    def merge(self, test: Value, yes: Value, no: Value) -> Value:
+        """One value for both sides of an undecided test."""
+        if yes is no:
+            return yes
+        if yes.op == no.op == "dict":
+            missing = self.graph.make("missing")
+            ours, theirs = dict(yes.keywords), dict(no.keywords)
+            entries = tuple(
+                (key, self.merge(test, ours.get(key, missing), theirs.get(key, missing)))
+                for key in {**ours, **theirs}
+            )
+            return self.graph.make("dict", keywords=entries)
+        if test.op == "unary" and test.name == "not":
+            return self.graph.make("choice", args=(test.args[0], no, yes))
+        return self.graph.make("choice", args=(test, yes, no))
+
+    def truth(self, value: Value) -> bool | None:
+        """Whether a value is true, None when the facts do not say."""
+        if value.op == "const":
+            return bool(value.constant)
+        if value.op in {"dict", "tuple", "list"}:
+            return bool(value.args or value.keywords)
+        if value.op in {"child", "self", "config"}:
+            return True
+        return None
+
+    # Items and calls
+
+    def item(self, value: Value, index: int, count: int) -> Value:
+        """The value at `index` of a value that is unpacked into `count` names."""
+        if (
+            value.op in {"tuple", "list"}
+            and len(value.args) == count
+            and all(arg.op != "starred" for arg in value.args)
+        ):
+            return value.args[index]
+        return self.graph.make("item", str(index), (value,))
+
+    def index_of(self, node: cst.Subscript) -> Value:
+        """The key of a subscript."""
+        parts: list[Value] = []
+        for element in node.slice:
+            if isinstance(element.slice, cst.Index):
+                parts.append(self.value(element.slice.value))
+            elif isinstance(element.slice, cst.Slice):
+                bounds = (element.slice.lower, element.slice.upper, element.slice.step)
+                parts.append(
+                    self.graph.make(
+                        "slice",
+                        args=tuple(
+                            self.graph.const(None) if b is None else self.value(b)
+                            for b in bounds
+                        ),
+                    )
+                )
+        if len(parts) == 1:
+            return parts[0]
+        return self.graph.make("tuple", args=tuple(parts))
+
+    def subscript(self, node: cst.Subscript) -> Value:
+        """`base[key]`, looked up when both are known."""
+        base, key = self.value(node.value), self.index_of(node)
+        if key.op == "const":
+            if base.op == "dict" and key.constant in dict(base.keywords):
+                return dict(base.keywords)[str(key.constant)]
+            if (
+                base.op in {"tuple", "list"}
+                and isinstance(key.constant, int)
+                and all(arg.op != "starred" for arg in base.args)
+                and -len(base.args) <= key.constant < len(base.args)
+            ):
+                return base.args[key.constant]
+        return self.graph.make("subscript", args=(base, key))
+
+    def call(self, node: cst.Call) -> Value:
+        """A call of a module, a method, a function or an unknown callable."""
+        self.flow.calls.append(node)
+        self.flow.guards[node] = tuple(self.guards)
+        args: list[Value] = []
+        keywords: list[tuple[str, Value]] = []
+        receiver: Value | None = None
+        name = ""
+        if isinstance(node.func, cst.Attribute):
+            receiver = self.value(node.func.value)
+            name = node.func.attr.value
+        for arg in node.args:
+            value = self.value(arg.value)
+            if arg.star == "**":
+                keywords.extend(self.double_starred(value))
+            elif arg.star == "*":
+                args.append(self.graph.make("starred", args=(value,)))
+            elif arg.keyword is not None:
+                keywords.append((arg.keyword.value, value))
+            else:
+                args.append(value)
+        if receiver is not None and receiver.op not in {"self", "name"}:
+            return self.method(receiver, name, args, keywords)
+        function = self.value(node.func)
+        return self.called(function, args, keywords)
+
+    def double_starred(self, value: Value) -> list[tuple[str, Value]]:
+        """Keywords that `**value` passes."""
+        if value.op == "dict":
+            return list(value.keywords)
+        return [("**", value)]
+
+    def called(
+        self, function: Value, args: list[Value], keywords: list[tuple[str, Value]]
+    ) -> Value:
+        """The value of calling a callable value."""
+        make = self.graph.make
+        if function.op == "choice":
+            test, yes, no = function.args
+            return self.merge(
+                test, self.called(yes, args, keywords), self.called(no, args, keywords)
+            )
+        if function.op in {"child", "element"}:
+            return make("module", args=(function, *args), keywords=tuple(keywords))
+        if function.op == "bound":
+            return self.inline(f"self.{function.name}", args, keywords)
+        if function.op != "name":
+            return make("call", args=(function, *args), keywords=tuple(keywords))
+        name = function.name
+        if name in self.inlined:
+            return self.inline(name, args, keywords)
+        if name == "torch.nn.functional.dropout" and not self.is_training(keywords):
+            return args[0]
+        if name == "isinstance" and args[0].op == "const" and len(args) == 2:
+            return self.is_instance(args[0].constant, args[1])
+        if name == "slice":
+            return make("slice", args=tuple([*args, self.graph.const(None)][:3]))
+        if name == "getattr" and args[0].op == "config" and args[1].op == "const":
+            return make("getattr", str(args[1].constant), (args[0], *args[2:]))
+        if name.startswith("torch.") and name[6:] in spelling.METHODS and args:
+            return self.method(args[0], name[6:], args[1:], keywords)
+        args, keywords = self.positional(name, args, keywords)
+        return make("call", name, tuple(args), tuple(keywords))
+
+    def is_training(self, keywords: list[tuple[str, Value]]) -> bool:
+        """Whether a functional dropout may drop anything."""
+        training = dict(keywords).get("training")
+        return training is None or self.truth(training) is not False
+
+    def inline(
+        self, name: str, args: list[Value], keywords: list[tuple[str, Value]]
+    ) -> Value:
+        """Evaluate a function of the file at its call."""
+        raise NotImplementedError
+
+    def is_instance(self, constant: object, kind: Value) -> Value:
+        """`isinstance` of a constant and a builtin type."""
+        types = {"int": int, "float": float, "str": str, "dict": dict, "bool": bool}
+        if constant is None:
+            return self.graph.const(False)
+        if kind.op == "name" and kind.name in types:
+            return self.graph.const(isinstance(constant, types[kind.name]))
+        return self.graph.make("call", "isinstance", (self.graph.const(constant), kind))
+
+    def method(
+        self,
+        receiver: Value,
+        name: str,
+        args: list[Value],
+        keywords: list[tuple[str, Value]],
+    ) -> Value:
+        """A method of a tensor or another object, in its one spelling."""
+        make = self.graph.make
+        name = spelling.SYNONYMS.get(name, name)
+        if name in spelling.IDENTITIES and not args:
+            return receiver
+        if name in spelling.DTYPE_METHODS:
+            dtype = make("name", spelling.DTYPE_METHODS[name])
+            return make("method", "to", (receiver, dtype))
+        if name in spelling.OPERATORS and len(args) == 1 and not keywords:
+            return self.binary(spelling.OPERATORS[name], receiver, args[0])
+        if name == "square" and not args:
+            return self.binary("**", receiver, self.graph.const(2))
+        if name == "size":
+            shape = make("attr", "shape", (receiver,))
+            return make("subscript", args=(shape, args[0])) if args else shape
+        args, keywords = self.positional(name, args, keywords)
+        if name == "to" and len(args) == 1 and dict(keywords).get("device") is not None:
+            keywords = [pair for pair in keywords if pair[0] != "device"]
+        if name == "view" and len(args) == 1 and args[0].op in {"tuple", "list"}:
+            args = list(args[0].args)
+        if name == "view" and len(args) == 1 and args[0].op == "starred":
+            args = [args[0].args[0]]
+        result = make("method", name, (receiver, *args), tuple(keywords))
+        if name.endswith("_") and not name.endswith("__"):
+            self.written_by_method(receiver, result)
+            return self.graph.fresh("written", name, receiver, *args)
+        return result
+
+    def written_by_method(self, receiver: Value, result: Value) -> None:
+        """A trailing-underscore method writes its receiver."""
+        self.write(receiver, self.flow.calls[-1])
+
+    def write(self, value: Value, node: cst.CSTNode) -> None:
+        """Provided by `Evaluator`."""
+        raise NotImplementedError
+
+    def positional(
+        self, name: str, args: list[Value], keywords: list[tuple[str, Value]]
+    ) -> tuple[list[Value], list[tuple[str, Value]]]:
+        """Arguments with the known keywords moved to their positions."""
+        parameters = spelling.PARAMETERS.get(name, ())
+        given = dict(keywords)
+        args = list(args)
+        for parameter in parameters[len(args) :]:
+            if parameter not in given:
+                break
+            args.append(given.pop(parameter))
+        if given.get("out") is not None:
+            self.write(given["out"], self.flow.calls[-1])
+        return args, list(given.items())
+
+
+def fold_binary(symbol: str, left: object, right: object) -> object:
+    """A constant operation on numbers, None when it is not one."""
+    if isinstance(left, bool) and isinstance(right, bool) and symbol == "^":
+        return left != right
+    if not (isinstance(left, int | float) and isinstance(right, int | float)):
+        return None
+    if symbol == "+":
+        return left + right
+    if symbol == "-":
+        return left - right
+    if symbol == "*":
+        return left * right
+    return None

@@ -1,0 +1,150 @@
+"""The modeling module: its classes, functions and imports, found by structure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from transpiler.analyse.names import dotted, imported_names, resolve
+from transpiler.refusal import Refused
+
+# Bases and decorators that add nothing to what a forward computes when serving.
+# Each is a class or function of Transformers or torch, read at the pinned version.
+NEUTRAL_BASES = frozenset(
+    {
+        "torch.nn.Module",
+        "modeling_utils.PreTrainedModel",
+        "modeling_layers.GradientCheckpointingLayer",
+        "generation.GenerationMixin",
+    }
+)
+NEUTRAL_DECORATORS = frozenset(
+    {
+        "integrations.use_kernel_forward_from_hub",
+        "integrations.use_kernelized_func",
+        "utils.auto_docstring",
+        "utils.can_return_tuple",
+        "utils.generic.merge_with_config_defaults",
+        "utils.generic.can_return_tuple",
+        "utils.generic.check_model_inputs",
+        "utils.output_capturing.capture_outputs",
+        "utils.deprecation.deprecate_kwarg",
+        "modeling_rope_utils.dynamic_rope_update",
+        "torch.no_grad",
+        "staticmethod",
+    }
+)
+
+
+@dataclass(frozen=True)
+class ModelingClass:
+    """One class of the modeling file.
+
+    Attributes:
+        name: Its name.
+        node: Its definition.
+        bases: Full dotted names of its bases.
+        methods: Its own and inherited methods, by name.
+    """
+
+    name: str
+    node: cst.ClassDef
+    bases: tuple[str, ...]
+    methods: dict[str, cst.FunctionDef]
+
+    def method(self, name: str) -> cst.FunctionDef:
+        """A method that must exist.
+
+        Raises:
+            Refused: [method] when the class has no such method.
+        """
+        if name not in self.methods:
+            raise Refused("method", f"{self.name} has no method {name}", self.node)
+        return self.methods[name]
+
+
+@dataclass(frozen=True)
+class ModelingModule:
+    """The classes and functions of one modeling file.
+
+    Attributes:
+        classes: By name, in source order.
+        functions: Module-level functions by name.
+        imports: Local name -> full dotted name.
+    """
+
+    classes: dict[str, ModelingClass]
+    functions: dict[str, cst.FunctionDef]
+    imports: dict[str, str] = field(default_factory=dict)
+
+    def resolve(self, name: str) -> str:
+        """Full dotted name of a local dotted name."""
+        return resolve(name, self.imports)
+
+
+def analyse_module(tree: cst.Module) -> ModelingModule:
+    """Collect classes (with methods inherited within the file) and functions."""
+    imports = imported_names(tree)
+    classes: dict[str, ModelingClass] = {}
+    functions: dict[str, cst.FunctionDef] = {}
+    for node in tree.body:
+        if isinstance(node, cst.FunctionDef):
+            functions[node.name.value] = node
+        elif isinstance(node, cst.ClassDef):
+            name = node.name.value
+            bases = tuple(
+                resolve(dotted(base.value) or "?", imports) for base in node.bases
+            )
+            methods: dict[str, cst.FunctionDef] = {}
+            for base in reversed(bases):
+                if base in classes:
+                    methods.update(classes[base].methods)
+            own = [item for item in node.body.body if isinstance(item, cst.FunctionDef)]
+            methods.update({item.name.value: item for item in own})
+            classes[name] = ModelingClass(name, node, bases, methods)
+    return ModelingModule(classes, functions, imports)
+
+
+def check_neutral(cls: ModelingClass, module: ModelingModule, method: str) -> None:
+    """Refuse a class whose bases or decorators might change what it computes.
+
+    Raises:
+        Refused: [base-class] for a base outside the file that is not known;
+            [decorator] for a decorator that is not known.
+    """
+    for name, base in zip(cls.bases, cls.node.bases, strict=True):
+        if name in module.classes:
+            check_neutral(module.classes[name], module, method)
+        elif name not in NEUTRAL_BASES:
+            raise Refused("base-class", f"{cls.name} extends {name}", base)
+    decorated: list[cst.ClassDef | cst.FunctionDef] = [cls.node]
+    if method in cls.methods:
+        decorated.append(cls.methods[method])
+    for item in decorated:
+        for decorator in item.decorators:
+            target = decorator.decorator
+            called = target.func if isinstance(target, cst.Call) else target
+            name = module.resolve(dotted(called) or "?")
+            if name not in NEUTRAL_DECORATORS:
+                raise Refused("decorator", f"@{name} is not known", decorator)
+
+
+def the_causal_class(module: ModelingModule) -> ModelingClass:
+    """The one class that generates text: it has a forward and extends GenerationMixin.
+
+    Raises:
+        Refused: [no-causal-class] when there is none or more than one.
+    """
+    found = [
+        cls
+        for cls in module.classes.values()
+        if "generation.GenerationMixin" in cls.bases and "forward" in cls.methods
+    ]
+    named = [cls for cls in found if cls.name.endswith("ForCausalLM")] or found
+    if len(named) != 1:
+        names = ", ".join(cls.name for cls in named) or "none"
+        raise Refused(
+            "no-causal-class", f"one class with GenerationMixin is needed, found {names}"
+        )
+    return named[0]

@@ -1,0 +1,358 @@
+"""The program: the classes on the model's path, evaluated from the top down.
+
+Evaluation starts at the causal class with the serving facts and follows every
+module call. The parameters of a class are the values its callers pass, so that a
+mask or a constant that the model makes is still itself inside the attention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from transpiler.analyse.evaluate import Evaluator, Flow
+from transpiler.analyse.module import (
+    ModelingClass,
+    ModelingModule,
+    check_neutral,
+    the_causal_class,
+)
+from transpiler.analyse.values import Graph, Value
+from transpiler.refusal import Refused
+
+
+@dataclass
+class Child:
+    """A module that a constructor makes.
+
+    Attributes:
+        name: Attribute name.
+        kind: Name of the class: of the file, or dotted (`torch.nn.Linear`).
+        call: The constructor call.
+        statement: The statement that assigns it.
+        many: Whether it is a list of such modules.
+        value: What the constructor call is, as a value.
+    """
+
+    name: str
+    kind: str
+    call: cst.Call
+    statement: cst.SimpleStatementLine
+    many: bool
+    value: Value
+
+    def argument(self, position: int, keyword: str) -> cst.BaseExpression | None:
+        """An argument of the constructor call, by position or keyword."""
+        plain = [arg for arg in self.call.args if arg.keyword is None]
+        for arg in self.call.args:
+            if arg.keyword is not None and arg.keyword.value == keyword:
+                return arg.value
+        return plain[position].value if position < len(plain) else None
+
+
+@dataclass
+class Scope:
+    """A class on the path with what its constructor and methods do.
+
+    Attributes:
+        cls: The class.
+        children: Modules it makes, by attribute name.
+        init: Flow of its constructor.
+        forward: Flow of its forward, None for a class that a table describes.
+        parameters: What the constructor's parameters are.
+    """
+
+    cls: ModelingClass
+    children: dict[str, Child] = field(default_factory=dict)
+    init: Flow = field(default_factory=Flow)
+    forward: Flow | None = None
+    parameters: dict[str, Value] = field(default_factory=dict)
+    loops: dict[cst.CSTNode, dict[str, Value]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Class name."""
+        return self.cls.name
+
+    def statement_of(self, attribute: str) -> cst.CSTNode:
+        """The target node of `self.<attribute> = …` in the constructor."""
+        return self.init.assigned[attribute][1]
+
+
+@dataclass
+class Program:
+    """The classes on the path, from the causal class down.
+
+    Attributes:
+        module: The modeling module.
+        graph: Where all values are made.
+        scopes: By class name, callers before callees.
+    """
+
+    module: ModelingModule
+    graph: Graph
+    scopes: dict[str, Scope] = field(default_factory=dict)
+
+    @property
+    def causal(self) -> Scope:
+        """The causal class."""
+        return next(iter(self.scopes.values()))
+
+    def scope_of(self, child: Child) -> Scope | None:
+        """The scope of a child's class, None when the class is not of the file."""
+        return self.scopes.get(child.kind)
+
+    def only_child(self, scope: Scope, wanted: str) -> Child:
+        """The one child of a dotted kind, for example `torch.nn.Embedding`."""
+        found = [c for c in scope.children.values() if c.kind == wanted]
+        if len(found) != 1:
+            raise Refused(
+                "children", f"{scope.name} has {len(found)} {wanted}", scope.cls.node
+            )
+        return found[0]
+
+
+class Analyser:
+    """Builds a `Program`; `leaves` are classes a table describes, not entered."""
+
+    def __init__(self, module: ModelingModule, leaves: frozenset[str]) -> None:
+        self.module = module
+        self.leaves = leaves
+        self.program = Program(module, Graph())
+        self.seen: dict[str, list[dict[str, Value]]] = {}
+
+    def run(self, facts: dict[str, Value]) -> Program:
+        """Evaluate everything reachable from the causal class under the facts."""
+        cls = the_causal_class(self.module)
+        config = self.program.graph.make("config")
+        self.construct(cls, {"config": config})
+        self.enter(cls, facts)
+        return self.program
+
+    # Constructors
+
+    def construct(self, cls: ModelingClass, bound: dict[str, Value]) -> Scope:
+        """Evaluate a constructor and those of its children."""
+        if cls.name in self.program.scopes:
+            scope = self.program.scopes[cls.name]
+            if scope.parameters != bound and cls.name not in self.leaves:
+                raise Refused(
+                    "constructed-twice",
+                    f"{cls.name} is made twice with different arguments",
+                    cls.node,
+                )
+            return scope
+        check_neutral(cls, self.module, "forward")
+        init = cls.method("__init__")
+        scope = Scope(cls, parameters=bound)
+        self.program.scopes[cls.name] = scope
+        evaluator = Evaluator(
+            self.program.graph,
+            self.module.resolve,
+            lambda name: self.attribute(scope, name, scope.init),
+        )
+        scope.init = evaluator.flow
+        self_value = self.program.graph.make("self", cls.name)
+        evaluator.run(init, {"self": self_value, **bound})
+        if evaluator.guards:
+            raise Refused("constructor", "an undecided branch", init)
+        for statement in init.body.body:
+            if isinstance(statement, cst.SimpleStatementLine):
+                self.find_child(scope, statement)
+        for child in list(scope.children.values()):
+            self.construct_child(scope, child)
+        return scope
+
+    def find_child(self, scope: Scope, statement: cst.SimpleStatementLine) -> None:
+        """Record `self.x = Class(...)` and `self.x = ModuleList([Class(...) …])`."""
+        for small in statement.body:
+            if not isinstance(small, cst.Assign) or not isinstance(small.value, cst.Call):
+                continue
+            for target in small.targets:
+                where = target.target
+                if not isinstance(where, cst.Attribute):
+                    continue
+                name = where.attr.value
+                found = self.constructed(scope, small.value)
+                if found is not None:
+                    kind, call, many = found
+                    value = scope.init.values[call]
+                    scope.children[name] = Child(
+                        name, kind, call, statement, many, value
+                    )
+
+    def constructed(
+        self, scope: Scope, call: cst.Call
+    ) -> tuple[str, cst.Call, bool] | None:
+        """Class that a call makes, with the call that makes one element of a list."""
+        function = scope.init.values.get(call.func)
+        if function is None or function.op != "name":
+            return None
+        if function.name == "torch.nn.ModuleList" and call.args:
+            made = call.args[0].value
+            if isinstance(made, cst.ListComp | cst.GeneratorExp) and isinstance(
+                made.elt, cst.Call
+            ):
+                inner = self.constructed(scope, made.elt)
+                return (inner[0], made.elt, True) if inner else None
+            raise Refused("module-list", "a list not made by one comprehension", call)
+        known = function.name in self.module.classes
+        if known or function.name.startswith("torch.nn."):
+            if function.name in {"torch.nn.Parameter", "torch.nn.Buffer"}:
+                return None
+            return function.name, call, False
+        return None
+
+    def construct_child(self, scope: Scope, child: Child) -> None:
+        """Evaluate the constructor of a child's class with its arguments."""
+        cls = self.module.classes.get(child.kind)
+        if cls is None:
+            return
+        init = cls.method("__init__")
+        if child.kind in self.leaves:
+            self.program.scopes.setdefault(child.kind, Scope(cls))
+            return
+        bound = bind_arguments(init, child.value, self.program.graph, skip=1)
+        self.construct(cls, bound)
+
+    def attribute(self, scope: Scope, name: str, flow: Flow) -> Value:
+        """What `self.<name>` is."""
+        graph = self.program.graph
+        if name == "training":
+            return graph.const(False)
+        if name in scope.children:
+            return graph.make("child", name, (graph.make("self", scope.name),))
+        if name in flow.assigned:
+            return flow.assigned[name][0]
+        if name == "config" and self.is_pretrained(scope.cls):
+            return graph.make("config")
+        return graph.make("attr", name, (graph.make("self", scope.name),))
+
+    def is_pretrained(self, cls: ModelingClass) -> bool:
+        """Whether a class extends PreTrainedModel, which sets `self.config`."""
+        return any(
+            base == "modeling_utils.PreTrainedModel"
+            or (
+                base in self.module.classes
+                and self.is_pretrained(self.module.classes[base])
+            )
+            for base in cls.bases
+        )
+
+    # Forwards
+
+    def enter(self, cls: ModelingClass, bound: dict[str, Value]) -> None:
+        """Evaluate a forward and those of the modules it calls."""
+        scope = self.program.scopes[cls.name]
+        if scope.forward is not None:
+            self.check_same_call(scope, bound)
+            return
+        self.seen[cls.name] = [bound]
+        evaluator = Evaluator(
+            self.program.graph,
+            self.module.resolve,
+            lambda name: self.attribute(scope, name, scope.init),
+        )
+        self_value = self.program.graph.make("self", cls.name)
+        forward = cls.method("forward")
+        scope.forward = evaluator.run(forward, {"self": self_value, **bound})
+        scope.loops = evaluator.loops
+        for call in scope.forward.calls:
+            value = scope.forward.values.get(call)
+            if value is not None and value.op == "module":
+                self.enter_call(scope, value)
+
+    def check_same_call(self, scope: Scope, bound: dict[str, Value]) -> None:
+        """A class called at two places must be called with the same constants."""
+        first = self.seen[scope.name][0]
+        for name, value in bound.items():
+            was = first.get(name)
+            if was is not value and (
+                value.op == "const" or (was is not None and was.op == "const")
+            ):
+                raise Refused(
+                    "called-twice",
+                    f"{scope.name} is called with two values of {name}",
+                    scope.cls.node,
+                )
+
+    def enter_call(self, scope: Scope, call: Value) -> None:
+        """Follow a module call into the forward of the module's class."""
+        target = call.args[0]
+        name = target.name
+        if target.op == "element":
+            name = element_list(target) or ""
+        child = scope.children.get(name)
+        if child is None or child.kind in self.leaves:
+            return
+        cls = self.module.classes.get(child.kind)
+        if cls is None:
+            return
+        forward = cls.method("forward")
+        shifted = self.program.graph.make("call", "", call.args[1:], call.keywords)
+        bound = bind_arguments(forward, shifted, self.program.graph, skip=1)
+        self.enter(cls, bound)
+
+
+def element_list(element: Value) -> str | None:
+    """Name of the child list that a loop element comes from (`self.layers[:n]`)."""
+    over = element.args[0]
+    if over.op == "subscript":
+        over = over.args[0]
+    return over.name if over.op == "child" else None
+
+
+def bind_arguments(
+    function: cst.FunctionDef, call: Value, graph: Graph, skip: int
+) -> dict[str, Value]:
+    """Parameters of a function bound to the operands of a call, defaults applied.
+
+    Args:
+        function: The function called.
+        call: A value whose `args` and `keywords` are the operands.
+        graph: Where constants are made.
+        skip: Leading parameters that are not passed (`self`).
+
+    Raises:
+        Refused: [arguments] for a starred operand, an unknown keyword or a missing
+            argument.
+    """
+    parameters = list(function.params.params)[skip:]
+    names = [parameter.name.value for parameter in parameters]
+    if any(arg.op == "starred" for arg in call.args) or len(call.args) > len(names):
+        raise Refused("arguments", "a call with starred arguments", function)
+    bound = dict(zip(names, call.args, strict=False))
+    rest: list[tuple[str, Value]] = []
+    keyword_only = {parameter.name.value for parameter in function.params.kwonly_params}
+    for key, value in call.keywords:
+        if key in names or key in keyword_only:
+            bound[key] = value
+        else:
+            rest.append((key, value))
+    if isinstance(function.params.star_kwarg, cst.Param):
+        star = function.params.star_kwarg.name.value
+        bound[star] = graph.make("dict", keywords=tuple(rest))
+    elif rest:
+        raise Refused(
+            "arguments",
+            f"{function.name.value} has no parameter {rest[0][0]}",
+            function,
+        )
+    for parameter in (*parameters, *function.params.kwonly_params):
+        name = parameter.name.value
+        if name not in bound:
+            bound[name] = default_of(parameter, graph, function)
+    return bound
+
+
+def default_of(parameter: cst.Param, graph: Graph, function: cst.FunctionDef) -> Value:
+    """The default value of a parameter."""
+    if parameter.default is None:
+        raise Refused(
+            "arguments",
+            f"{function.name.value} is called without {parameter.name.value}",
+            function,
+        )
+    evaluator = Evaluator(graph, lambda name: name)
+    return evaluator.value(parameter.default)

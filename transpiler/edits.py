@@ -1,0 +1,95 @@
+"""Edits: what fusions and lowerings ask for, keyed by upstream node.
+
+Rules never touch the tree. They say what becomes of an expression or a statement;
+the rewriting engine applies all of it in one pass, and the same record is the log
+of fates that `explain`, `diff` and the checks read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+Change = Callable[[cst.BaseExpression], cst.BaseExpression]
+Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of one upstream statement.
+
+    Attributes:
+        kind: `kept`, `rewritten` or `dropped`.
+        rule: The fusion, lowering or serving fact that decided it.
+    """
+
+    kind: str
+    rule: str
+
+
+@dataclass
+class Edits:
+    """All edits of one class."""
+
+    expressions: dict[cst.CSTNode, Change] = field(default_factory=dict)
+    statements: dict[cst.CSTNode, list[Statement]] = field(default_factory=dict)
+    before: dict[cst.CSTNode, list[Statement]] = field(default_factory=dict)
+    after: dict[cst.CSTNode, list[Statement]] = field(default_factory=dict)
+    rules: dict[cst.CSTNode, str] = field(default_factory=dict)
+    removed_children: dict[str, str] = field(default_factory=dict)
+
+    def replace(self, node: cst.CSTNode, rule: str, change: Change) -> None:
+        """Rewrite an expression; `change` gets it with its own parts rewritten."""
+        if node in self.expressions:
+            raise AssertionError(f"two edits of one expression: {rule}")
+        self.expressions[node] = change
+        self.rules[node] = rule
+
+    def replace_text(self, node: cst.CSTNode, rule: str, text: str) -> None:
+        """Rewrite an expression to a text that needs none of its parts."""
+        self.replace(node, rule, lambda _: cst.parse_expression(text))
+
+    def swap(self, node: cst.CSTNode, rule: str, lines: Sequence[str]) -> None:
+        """Put statements in the place of a statement; none drops it."""
+        if node in self.statements:
+            raise AssertionError(f"two edits of one statement: {rule}")
+        self.statements[node] = [statement(line) for line in lines]
+        self.rules[node] = rule
+
+    def insert(self, node: cst.CSTNode, lines: Sequence[str]) -> None:
+        """Put statements before a statement."""
+        self.before.setdefault(node, []).extend(statement(line) for line in lines)
+
+    def append(self, node: cst.CSTNode, lines: Sequence[str]) -> None:
+        """Put statements after a statement."""
+        self.after.setdefault(node, []).extend(statement(line) for line in lines)
+
+
+def statement(text: str) -> Statement:
+    """One statement from its text."""
+    parsed = cst.parse_statement(text)
+    if not isinstance(parsed, cst.SimpleStatementLine | cst.BaseCompoundStatement):
+        raise AssertionError(text)
+    return parsed
+
+
+def code(node: cst.CSTNode) -> str:
+    """Text of an expression or statement."""
+    return cst.Module(body=[]).code_for_node(node)
+
+
+def parenthesised(node: cst.BaseExpression) -> cst.BaseExpression:
+    """The expression in brackets when it must not be torn apart by its context."""
+    loose = (
+        cst.BinaryOperation,
+        cst.BooleanOperation,
+        cst.IfExp,
+        cst.Comparison,
+        cst.UnaryOperation,
+        cst.Lambda,
+    )
+    if isinstance(node, loose) and not node.lpar:
+        return node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    return node

@@ -1,0 +1,296 @@
+"""What a fusion is, what it works on, and what it leaves behind."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from transpiler.analyse.evaluate import Flow
+from transpiler.analyse.program import Child, Program, Scope
+from transpiler.analyse.values import Value
+from transpiler.edits import Edits
+from transpiler.refusal import Refused
+
+LINEAR = "torch.nn.Linear"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one fusion at one place.
+
+    Attributes:
+        scope: Class name.
+        fusion: Name of the fusion.
+        detail: What was merged into what, or the reason of a refusal.
+        code: Refusal code, empty when fused.
+        node: The upstream node, for line and column.
+    """
+
+    scope: str
+    fusion: str
+    detail: str
+    code: str = ""
+    node: cst.CSTNode | None = None
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Where the weights of a merged-away projection go.
+
+    Attributes:
+        owner: Class whose children these are.
+        source: Upstream attribute name.
+        target: Name of the merged layer.
+        shard: vLLM's shard id, as source text.
+    """
+
+    owner: str
+    source: str
+    target: str
+    shard: str
+
+
+@dataclass(frozen=True)
+class Projection:
+    """The linear that a query, key or value comes from.
+
+    Attributes:
+        role: `query`, `key` or `value`.
+        child: The linear.
+        value: Its call, as a value.
+        call: Its call.
+        heads: Number of heads, and as source text.
+        size_text: Head size as source text.
+    """
+
+    role: str
+    child: Child
+    value: Value
+    call: cst.Call
+    heads: Value
+    heads_text: str
+    size_text: str
+
+
+@dataclass
+class Work:
+    """A program being transpiled: edits per class, and facts rules share.
+
+    Attributes:
+        program: The analysed program.
+        norms: Norm classes: vLLM layer and constructor parameters by role.
+        rotaries: Rotary classes that a table serves, with their row.
+        applies: Apply functions that a table serves, with their row.
+        eager: Attention functions that a table serves, with their row.
+        edits: Edits of each class.
+        shards: Merged projections, in order.
+        outcomes: What each fusion did or refused.
+        with_positions: Classes whose forward takes `positions`.
+        with_residual: Classes whose forward takes and returns the residual.
+        single_result: Classes whose forward lost all results but the first.
+        signatures: Parameters that each rewritten forward keeps.
+        projections: Query, key and value projections of each attention.
+        model_checks: Statements that refuse configs, put into the model's constructor.
+    """
+
+    program: Program
+    norms: dict[str, tuple[str, dict[str, Value]]]
+    rotaries: dict[str, str]
+    applies: dict[str, str]
+    eager: dict[str, str]
+    edits: dict[str, Edits] = field(default_factory=dict)
+    shards: list[Shard] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    with_positions: set[str] = field(default_factory=set)
+    with_residual: dict[str, str] = field(default_factory=dict)
+    single_result: set[str] = field(default_factory=set)
+    signatures: dict[str, list[str]] = field(default_factory=dict)
+    projections: dict[str, list[Projection]] = field(default_factory=dict)
+    model_checks: list[str] = field(default_factory=list)
+
+    def edits_of(self, scope: Scope) -> Edits:
+        """The edits of a class."""
+        return self.edits.setdefault(scope.name, Edits())
+
+    def scopes(self) -> list[Scope]:
+        """Classes with a forward to rewrite, callers first."""
+        return [s for s in self.program.scopes.values() if s.forward is not None]
+
+    def scope(self, name: str) -> Scope:
+        """A class by name."""
+        return self.program.scopes[name]
+
+    def is_norm(self, scope: Scope, value: Value) -> Child | None:
+        """The norm child whose call a value is."""
+        child = child_of(scope, value)
+        return child if child is not None and child.kind in self.norms else None
+
+
+class Fusion(ABC):
+    """Merges operations; a refused fusion leaves correct, unfused code.
+
+    `find` yields every place that looks like the pattern, `check` proves that the
+    rewrite keeps the value or raises `Refused`, `rewrite` records edits.
+    """
+
+    name: str
+
+    @abstractmethod
+    def find(self, work: Work, scope: Scope) -> Iterator[Value]:
+        """Values of the class's forward that the pattern matches."""
+
+    @abstractmethod
+    def fuse(self, work: Work, scope: Scope, value: Value) -> str:
+        """Check one match, record its edits, and say what was merged into what.
+
+        Raises:
+            Refused: The rewrite cannot be proven to keep the value.
+        """
+
+    def run(self, work: Work) -> None:
+        """Apply the fusion everywhere it matches; refusals go to the report."""
+        for scope in work.scopes():
+            for value in list(self.find(work, scope)):
+                try:
+                    detail = self.fuse(work, scope, value)
+                except Refused as refused:
+                    outcome = Outcome(
+                        scope.name, self.name, refused.reason, refused.code, refused.node
+                    )
+                    work.outcomes.append(outcome)
+                else:
+                    work.outcomes.append(Outcome(scope.name, self.name, detail))
+
+
+# Questions that fusions ask of a flow
+
+
+def forward_of(scope: Scope) -> Flow:
+    """The flow of a class's forward."""
+    if scope.forward is None:
+        raise AssertionError(f"{scope.name} was not entered")
+    return scope.forward
+
+
+def child_of(scope: Scope, value: Value) -> Child | None:
+    """The child whose call a value is: `self.<child>(…)`."""
+    if value.op != "module" or value.args[0].op != "child":
+        return None
+    owner = value.args[0].args[0].name
+    return scope.children.get(value.args[0].name) if owner == scope.name else None
+
+
+def linear_of(scope: Scope, value: Value) -> Child | None:
+    """The linear child whose call a value is."""
+    child = child_of(scope, value)
+    return child if child is not None and child.kind == LINEAR else None
+
+
+def distinct_values(scope: Scope) -> list[Value]:
+    """Every value of a forward once, in the order met."""
+    return list(dict.fromkeys(forward_of(scope).values.values()))
+
+
+def users_of(scope: Scope, value: Value) -> list[Value]:
+    """Values of a forward that have this one as a direct operand."""
+    return [
+        user
+        for user in distinct_values(scope)
+        if value in user.args or any(value is operand for _, operand in user.keywords)
+    ]
+
+
+def the_node(scope: Scope, value: Value, what: str) -> cst.CSTNode:
+    """The one operation node that computes a value, names that hold it aside.
+
+    Raises:
+        Refused: [extra-use] when it is computed at more than one place.
+    """
+    nodes = [
+        node
+        for node in forward_of(scope).nodes_of(value)
+        if not isinstance(node, cst.Name | cst.NamedExpr)
+    ]
+    if len(nodes) != 1:
+        raise Refused("extra-use", f"{what} is computed {len(nodes)} times", nodes[-1])
+    return nodes[0]
+
+
+def single_call(scope: Scope, child: Child, value: Value) -> cst.Call:
+    """The one call of a child, written `self.<child>(x)`, nothing else refers to it.
+
+    Raises:
+        Refused: [extra-use] for another call or reference; [call-shape] for a call
+            that does not have exactly one positional argument.
+    """
+    node = the_node(scope, value, f"self.{child.name}")
+    reference = value.args[0]
+    references = forward_of(scope).nodes_of(reference)
+    if len(references) != 1:
+        raise Refused(
+            "extra-use", f"self.{child.name} is used {len(references)} times", node
+        )
+    if not isinstance(node, cst.Call) or len(node.args) != 1 or node.args[0].star:
+        raise Refused("call-shape", f"self.{child.name} takes more than one input", node)
+    return node
+
+
+def statements_of(function: cst.FunctionDef) -> dict[cst.CSTNode, cst.CSTNode]:
+    """The statement that each node of a function belongs to."""
+    found: dict[cst.CSTNode, cst.CSTNode] = {}
+
+    def fill(node: cst.CSTNode, owner: cst.CSTNode | None) -> None:
+        if isinstance(node, cst.SimpleStatementLine | cst.BaseCompoundStatement):
+            owner = node
+        if owner is not None:
+            found[node] = owner
+        for child in node.children:
+            fill(child, owner)
+
+    for statement in function.body.body:
+        fill(statement, None)
+    return found
+
+
+def assigned_name(statement: cst.CSTNode) -> str | None:
+    """The name that a statement `name = …` binds."""
+    if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+        return None
+    small = statement.body[0]
+    if isinstance(small, cst.Assign) and len(small.targets) == 1:
+        target = small.targets[0].target
+        return target.value if isinstance(target, cst.Name) else None
+    if isinstance(small, cst.AnnAssign) and isinstance(small.target, cst.Name):
+        return small.target.value
+    return None
+
+
+def bias_of(scope: Scope, child: Child) -> tuple[Value, str]:
+    """Whether a linear has a bias: value and source text (torch's default is True)."""
+    node = child.argument(2, "bias")
+    if node is None:
+        return value_of_constant(scope, True), "True"
+    return scope.init.values[node], cst.Module(body=[]).code_for_node(node)
+
+
+def value_of_constant(scope: Scope, constant: object) -> Value:
+    """The value of a constant in the program's graph."""
+    for value in scope.init.values.values():
+        if value.op == "const" and value.constant is constant:
+            return value
+    return Value("const", constant=constant)
+
+
+def size_of(scope: Scope, child: Child, position: int) -> tuple[Value, str]:
+    """Input (0) or output (1) width of a linear: value and source text.
+
+    Raises:
+        Refused: [linear-arguments] when the constructor call does not say it.
+    """
+    node = child.argument(position, ("in_features", "out_features")[position])
+    if node is None:
+        raise Refused("linear-arguments", f"self.{child.name} has no size", child.call)
+    return scope.init.values[node], cst.Module(body=[]).code_for_node(node)

@@ -1,0 +1,163 @@
+"""GLU: `act(gate(x)) * up(x)` becomes `act_and_mul(gate_up(x))`.
+
+Gate and up read the same value, so one matmul of twice the width gives both; the
+act-and-mul layer splits it and computes the same product. With an activation that
+vLLM has no kernel for, `transpiler.runtime` computes exactly act times up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from transpiler.analyse.program import Scope
+from transpiler.analyse.values import Value, is_const
+from transpiler.edits import code
+from transpiler.fusions.linears import divisible, layer
+from transpiler.fusions.fusion import (
+    Fusion,
+    Shard,
+    Work,
+    bias_of,
+    distinct_values,
+    forward_of,
+    linear_of,
+    single_call,
+    size_of,
+    statements_of,
+    the_node,
+    users_of,
+)
+from transpiler.refusal import Refused
+
+
+class GLU(Fusion):
+    """Merge the gate and up projections of a gated MLP into one matmul.
+
+    Refused when
+        different-input: gate and up read different values.
+        unequal-shards: gate and up differ in output or input width.
+        unequal-bias: one has a bias that the other has not.
+        extra-use: a projection, or the activated gate, is used elsewhere too.
+        call-shape: a projection is called with more than one input.
+        activation: the activation is not `ACT2FN[config.…]` held by one attribute.
+        name-taken: the class has an attribute `gate_up_proj` already.
+    """
+
+    name = "glu"
+
+    def find(self, work: Work, scope: Scope) -> Iterator[Value]:
+        """Products of an activated linear and a linear."""
+        for value in distinct_values(scope):
+            if value.op == "binary" and value.name == "*" and sides(scope, value):
+                yield value
+
+    def fuse(self, work: Work, scope: Scope, value: Value) -> str:
+        """Check and merge one gated MLP."""
+        found = sides(scope, value)
+        if found is None:
+            raise AssertionError("not a match")
+        activated, up_value = found
+        gate_value = activated.args[-1]
+        gate, up = linear_of(scope, gate_value), linear_of(scope, up_value)
+        if gate is None or up is None:
+            raise AssertionError("not a match")
+        product = the_node(scope, value, "the gated product")
+        gate_call = single_call(scope, gate, gate_value)
+        up_call = single_call(scope, up, up_value)
+        if gate_value.args[1] is not up_value.args[1]:
+            raise Refused(
+                "different-input",
+                f"self.{gate.name} and self.{up.name} read different values",
+                up_call,
+            )
+        for position, side in ((1, "output"), (0, "input")):
+            if size_of(scope, gate, position)[0] is not size_of(scope, up, position)[0]:
+                raise Refused(
+                    "unequal-shards", f"gate and up differ in {side} width", up.call
+                )
+        bias, bias_text = bias_of(scope, gate)
+        other = bias_of(scope, up)[0]
+        if bias is not other and not (
+            bias.op == "const" and is_const(other, bias.constant)
+        ):
+            raise Refused("unequal-bias", "gate and up differ in bias", up.call)
+        for inner, what in ((gate_value, "gate"), (activated, "gate"), (up_value, "up")):
+            if len(users_of(scope, inner)) != 1:
+                raise Refused("extra-use", f"the {what} is used elsewhere too", product)
+        act, act_statement, key = activation_of(scope, activated)
+        if "gate_up_proj" in scope.children or "gate_up_proj" in scope.init.assigned:
+            raise Refused("name-taken", "self.gate_up_proj exists", scope.cls.node)
+        edits = work.edits_of(scope)
+        size, size_text = size_of(scope, gate, 1)
+        edits.replace(
+            product,
+            self.name,
+            lambda _: cst.parse_expression(
+                f"self.{act}(self.gate_up_proj({code(gate_call.args[0].value)}))"
+            ),
+        )
+        first, second = sorted(
+            (gate, up), key=lambda c: list(scope.children).index(c.name)
+        )
+        edits.swap(
+            first.statement,
+            self.name,
+            [
+                divisible(size, size_text),
+                layer(
+                    "MergedColumnParallelLinear",
+                    "gate_up_proj",
+                    size_of(scope, gate, 0)[1],
+                    f"[{size_text}, {size_text}]",
+                    f"bias={bias_text}",
+                ),
+            ],
+        )
+        edits.swap(second.statement, self.name, [])
+        edits.swap(act_statement, self.name, [f"self.{act} = act_and_mul({key})"])
+        work.shards.append(Shard(scope.name, gate.name, "gate_up_proj", "0"))
+        work.shards.append(Shard(scope.name, up.name, "gate_up_proj", "1"))
+        return f"{gate.name} + {up.name} -> gate_up_proj"
+
+
+def sides(scope: Scope, product: Value) -> tuple[Value, Value] | None:
+    """The activated gate and the up projection of a product, in either order."""
+    for activated, up in (product.args, product.args[::-1]):
+        if (
+            activated.op == "call"
+            and activated.args
+            and linear_of(scope, activated.args[-1]) is not None
+            and linear_of(scope, up) is not None
+        ):
+            return activated, up
+    return None
+
+
+def activation_of(scope: Scope, activated: Value) -> tuple[str, cst.CSTNode, str]:
+    """Attribute that holds the activation, its statement, and the text of its key.
+
+    Raises:
+        Refused: [activation] when it is not `self.<act> = ACT2FN[<key>]`, used once.
+    """
+    function = activated.args[0]
+    call = the_node(scope, activated, "the activated gate")
+    if (
+        len(activated.args) != 2
+        or activated.keywords
+        or function.op != "subscript"
+        or function.args[0].name != "activations.ACT2FN"
+    ):
+        raise Refused("activation", "the activation is not ACT2FN[...]", call)
+    held = [name for name, (value, _) in scope.init.assigned.items() if value is function]
+    if len(held) != 1 or len(forward_of(scope).nodes_of(function)) != 1:
+        raise Refused("activation", "the activation has more than one use", call)
+    target = scope.init.assigned[held[0]][1]
+    statement = statements_of(scope.cls.method("__init__"))[target]
+    (key,) = [
+        node
+        for node in scope.init.nodes_of(function.args[1])
+        if statements_of(scope.cls.method("__init__")).get(node) is statement
+    ]
+    return held[0], statement, code(key)

@@ -1,0 +1,247 @@
+"""QKV: three projections of one value become one `QKVParallelLinear` and a split.
+
+Query, key and value are what reaches the attention interface in those positions,
+followed back through rotary, norms and head views; names, call order and sizes
+say nothing. One input, so one matmul of the joined weights gives the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from transpiler.analyse.program import Scope
+from transpiler.analyse.values import Value, is_const
+from transpiler.edits import code
+from transpiler.fusions.fusion import (
+    Fusion,
+    Projection,
+    Shard,
+    Work,
+    assigned_name,
+    bias_of,
+    distinct_values,
+    linear_of,
+    single_call,
+    size_of,
+    statements_of,
+)
+from transpiler.fusions.linears import divisible, layer
+from transpiler.lower.axes import Axes
+from transpiler.refusal import Refused
+
+ROLES = ("query", "key", "value")
+
+
+class QKV(Fusion):
+    """Merge the query, key and value projections into one matmul.
+
+    Refused when
+        not-one-projection: what reaches the interface comes from no or several linears.
+        same-projection: two of the three are one linear.
+        different-input: they read different values.
+        unequal-bias: their biases differ.
+        head-count: an output width is not written as heads times head size.
+        head-size: the head sizes differ.
+        not-dominating: the calls are not statements of one block.
+        extra-use: a projection is used elsewhere too.
+        call-shape: a projection is called with more than one input.
+        name-taken: the class has an attribute `qkv_proj` already.
+    """
+
+    name = "qkv"
+
+    def find(self, work: Work, scope: Scope) -> Iterator[Value]:
+        """Calls of the attention interface."""
+        for value in distinct_values(scope):
+            if is_interface_call(value) and len(value.args) >= 5:
+                yield value
+
+    def fuse(self, work: Work, scope: Scope, value: Value) -> str:
+        """Check and merge the three projections of one interface call."""
+        axes = Axes(work, scope)
+        found = [
+            projection_of(work, scope, axes, role, operand)
+            for role, operand in zip(ROLES, value.args[2:5], strict=True)
+        ]
+        work.projections[scope.name] = found
+        query, key, last = found
+        check_alike(scope, found)
+        if "qkv_proj" in scope.children or "qkv_proj" in scope.init.assigned:
+            raise Refused("name-taken", "self.qkv_proj exists", scope.cls.node)
+        if key.heads is not last.heads:
+            raise Refused("head-count", "key and value heads differ", last.call)
+        owners = statements_of(scope.cls.method("forward"))
+        statements = [owners[p.call] for p in found]
+        block = list(scope.cls.method("forward").body.body)
+        if any(statement not in block for statement in statements):
+            raise Refused("not-dominating", "the calls are not in one block", query.call)
+        names = [assigned_name(statement) for statement in statements]
+        if None in names or len(set(names)) != 3:
+            names = ["query_states", "key_states", "value_states"]
+        edits = work.edits_of(scope)
+        first = min(range(3), key=lambda i: block.index(statements[i]))
+        self.check_names(scope, block, statements, names, first)
+        edits.insert(
+            statements[first],
+            [
+                f"{', '.join(str(n) for n in names)} = "
+                f"self.qkv_proj({code(found[first].call.args[0].value)}).split("
+                "[size // self.qkv_proj.tp_size for size in self.qkv_proj.output_sizes], -1)"
+            ],
+        )
+        for projection, name in zip(found, names, strict=True):
+            edits.replace_text(projection.call, self.name, str(name))
+        self.construct(work, scope, found)
+        merged = " + ".join(p.child.name for p in found)
+        return f"{merged} -> qkv_proj"
+
+    def check_names(
+        self,
+        scope: Scope,
+        block: list[cst.BaseStatement],
+        statements: list[cst.CSTNode],
+        names: list[str | None],
+        first: int,
+    ) -> None:
+        """The split may not overwrite a name that something still reads."""
+        flow = scope.forward
+        if flow is None:
+            raise AssertionError
+        before = flow.environments[statements[first]]
+        for name in names:
+            if name in before:
+                raise Refused(
+                    "name-taken", f"{name} is bound before the projections", statements[first]
+                )
+
+    def construct(self, work: Work, scope: Scope, found: list[Projection]) -> None:
+        """Replace the three constructors by one, where the first of them stood."""
+        query, key, _ = found
+        edits = work.edits_of(scope)
+        order = sorted(found, key=lambda p: list(scope.children).index(p.child.name))
+        arguments = [
+            size_of(scope, query.child, 0)[1],
+            query.size_text,
+            query.heads_text,
+            key.heads_text,
+            f"bias={bias_of(scope, query.child)[1]}",
+        ]
+        edits.swap(
+            order[0].child.statement,
+            self.name,
+            [
+                divisible(query.heads, query.heads_text),
+                divisible(key.heads, key.heads_text, replicable=True),
+                layer("QKVParallelLinear", "qkv_proj", *arguments),
+            ],
+        )
+        for projection in order[1:]:
+            edits.swap(projection.child.statement, self.name, [])
+        for projection, shard in zip(found, ("q", "k", "v"), strict=True):
+            work.shards.append(
+                Shard(scope.name, projection.child.name, "qkv_proj", f'"{shard}"')
+            )
+
+
+def check_alike(scope: Scope, found: list[Projection]) -> None:
+    """The three read one value and have one bias and one head size."""
+    query = found[0]
+    if len({p.child.name for p in found}) != 3:
+        raise Refused("same-projection", "two of q, k, v are one linear", query.call)
+    for other in found[1:]:
+        if other.value.args[1] is not query.value.args[1]:
+            raise Refused(
+                "different-input",
+                f"self.{query.child.name} and self.{other.child.name} read different values",
+                other.call,
+            )
+        if size_of(scope, other.child, 0)[0] is not size_of(scope, query.child, 0)[0]:
+            raise Refused("different-input", "input widths differ", other.child.call)
+        bias, ours = bias_of(scope, other.child)[0], bias_of(scope, query.child)[0]
+        if bias is not ours and not (ours.op == "const" and is_const(bias, ours.constant)):
+            raise Refused(
+                "unequal-bias",
+                f"self.{query.child.name} and self.{other.child.name} differ in bias",
+                other.child.call,
+            )
+        if other.size_text != query.size_text:
+            raise Refused("head-size", "head sizes differ", other.child.call)
+
+
+def is_interface_call(value: Value) -> bool:
+    """Whether a value is a call of Transformers' attention interface."""
+    return (
+        value.op == "call"
+        and bool(value.args)
+        and value.args[0].op == "call"
+        and value.args[0].name == "modeling_utils.ALL_ATTENTION_FUNCTIONS.get_interface"
+    )
+
+
+def sources(work: Work, scope: Scope, value: Value) -> set[Value]:
+    """Linear calls that a value is computed from, rotary followed per operand."""
+    if linear_of(scope, value) is not None:
+        return {value}
+    operands = list(value.args) + [operand for _, operand in value.keywords]
+    if value.op == "item" and value.args[0].op == "call":
+        call = value.args[0]
+        if call.name in work.applies:
+            operands = [call.args[int(value.name)]]
+    if value.op in {"carried", "looped", "param"}:
+        return set()
+    if value.op == "attr" and value.name in {"shape", "dtype", "device"}:
+        return set()
+    found: set[Value] = set()
+    if value.op == "module":
+        operands = operands[1:] if child_here(scope, value) else []
+    for operand in operands:
+        found |= sources(work, scope, operand)
+    return found
+
+
+def child_here(scope: Scope, value: Value) -> bool:
+    """Whether a module call is of a child of this class."""
+    return value.args[0].op == "child" and value.args[0].args[0].name == scope.name
+
+
+def projection_of(
+    work: Work, scope: Scope, axes: Axes, role: str, operand: Value
+) -> Projection:
+    """The linear that a query, key or value comes from, with heads and head size."""
+    found = sources(work, scope, operand)
+    where = scope.cls.method("forward")
+    if len(found) != 1:
+        raise Refused(
+            "not-one-projection", f"{role} comes from {len(found)} linears", where
+        )
+    (value,) = found
+    child = linear_of(scope, value)
+    if child is None:
+        raise AssertionError(role)
+    call = single_call(scope, child, value)
+    head_size = axes.of(operand)[-1]
+    node = child.argument(1, "out_features")
+    while node is not None and isinstance(node, cst.BinaryOperation):
+        sides = ((node.left, node.right), (node.right, node.left))
+        for heads, size in sides:
+            if (
+                isinstance(node.operator, cst.Multiply)
+                and scope.init.values[size] is head_size
+            ):
+                return Projection(
+                    role,
+                    child,
+                    value,
+                    call,
+                    scope.init.values[heads],
+                    code(heads),
+                    code(size),
+                )
+        break
+    raise Refused(
+        "head-count",
+        f"the width of self.{child.name} is not heads times the head size",
+        child.call,
+    )

@@ -1,0 +1,153 @@
+"""Axes: which axes a tensor of upstream has, in order.
+
+Upstream computes on `[batch, sequence, …]`; vLLM on flat `[tokens, …]`. To drop a
+transpose or keep a view, the lowering must know what each axis is. An axis is
+`BATCH`, `SEQUENCE`, `HEADS`, or the value of its size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from transpiler.analyse.program import Scope
+from transpiler.analyse.values import Value, is_const
+from transpiler.refusal import Refused
+
+if TYPE_CHECKING:
+    from transpiler.fusions.fusion import Work
+
+BATCH = Value("axis", "batch")
+SEQUENCE = Value("axis", "sequence")
+HEADS = Value("axis", "heads")
+WIDTH = Value("axis", "width")
+Shape = tuple[Value, ...]
+
+
+@dataclass
+class Axes:
+    """Axes of the values of one class's forward."""
+
+    work: Work
+    scope: Scope
+    known: dict[Value, Shape] = field(default_factory=dict)
+
+    def of(self, value: Value) -> Shape:
+        """Axes of a tensor.
+
+        Raises:
+            Refused: [layout] for an operation whose axes are not followed.
+        """
+        if value not in self.known:
+            self.known[value] = self.find(value)
+        return self.known[value]
+
+    def refuse(self, what: str, value: Value) -> Refused:
+        """A refusal at the node that computes a value."""
+        flow = self.scope.forward
+        nodes = flow.nodes_of(value) if flow is not None else []
+        return Refused("layout", what, nodes[-1] if nodes else self.scope.cls.node)
+
+    def find(self, value: Value) -> Shape:
+        """Axes by kind of operation."""
+        match value.op:
+            case "module":
+                return self.of_module(value)
+            case "carried" | "looped" | "param" | "choice":
+                return (BATCH, SEQUENCE, WIDTH)
+            case "method":
+                return self.of_method(value)
+            case "item":
+                return self.of_item(value)
+            case "binary" if value.name in {"+", "-", "*", "/"}:
+                shapes = [self.of(a) for a in value.args if self.is_tensor(a)]
+                if not shapes:
+                    raise self.refuse("no tensor operand", value)
+                return max(shapes, key=len)
+            case "call" if value.args and self.is_tensor(value.args[-1]):
+                return self.of(value.args[-1])
+        raise self.refuse(f"the axes of {value.op} {value.name} are not known", value)
+
+    def is_tensor(self, value: Value) -> bool:
+        """Whether a value is a tensor rather than a number, size or config value."""
+        if value.op in {"module", "carried", "looped", "param", "method", "item"}:
+            return True
+        if value.op in {"binary", "call"}:
+            return any(self.is_tensor(arg) for arg in value.args)
+        return False
+
+    def of_module(self, value: Value) -> Shape:
+        """A module keeps all axes but the last."""
+        operand = value.args[1] if len(value.args) > 1 else dict(value.keywords).get(
+            "hidden_states"
+        )
+        if operand is None:
+            raise self.refuse("a module call without operand", value)
+        if operand.op in {"tokens?"}:
+            return (BATCH, SEQUENCE, WIDTH)
+        before = self.of(operand)
+        owner = value.args[0].args[0].name if value.args[0].op == "child" else ""
+        scope = self.work.program.scopes.get(owner)
+        child = scope.children.get(value.args[0].name) if scope else None
+        if child is not None and child.kind in self.work.norms:
+            return before
+        return (*before[:-1], WIDTH)
+
+    def of_method(self, value: Value) -> Shape:
+        """Views, transposes and elementwise methods."""
+        before = self.of(value.args[0])
+        if value.name == "view":
+            return self.of_view(value, before)
+        if value.name == "transpose":
+            axes = list(before)
+            one, two = (self.number(arg, value) for arg in value.args[1:3])
+            axes[one], axes[two] = axes[two], axes[one]
+            return tuple(axes)
+        if value.name in {"to", "clamp", "tanh", "sigmoid", "neg", "pow"}:
+            return before
+        raise self.refuse(f".{value.name}() is not followed", value)
+
+    def number(self, value: Value, whole: Value) -> int:
+        """An axis number that must be a constant."""
+        if value.op != "const" or not isinstance(value.constant, int):
+            raise self.refuse("an axis that is not a constant", whole)
+        return value.constant
+
+    def of_view(self, value: Value, before: Shape) -> Shape:
+        """`view(*x.shape[:-1], -1, size)` splits the last axis, `(…, -1)` joins."""
+        shape = value.args[1:]
+        if len(shape) < 2 or not self.is_leading(shape[0]):
+            raise self.refuse("a view that does not start with *x.shape[:-1]", value)
+        rest = shape[1:]
+        if len(rest) == 2 and is_const(rest[0], -1) and len(before) == 3:
+            return (*before[:-1], HEADS, rest[1])
+        if len(rest) == 1 and is_const(rest[0], -1) and len(before) == 4:
+            return (*before[:2], WIDTH)
+        raise self.refuse("a view of another shape", value)
+
+    def is_leading(self, value: Value) -> bool:
+        """Whether a value is `*x.shape[:-1]` of a `[batch, sequence, width]` tensor."""
+        if value.op != "starred":
+            return False
+        taken = value.args[0]
+        if taken.op != "subscript" or taken.args[0].name != "shape":
+            return False
+        bounds = taken.args[1]
+        return (
+            bounds.op == "slice"
+            and is_const(bounds.args[0], None)
+            and is_const(bounds.args[1], -1)
+            and len(self.of(taken.args[0].args[0])) == 3
+        )
+
+    def of_item(self, value: Value) -> Shape:
+        """Results of the apply function, the interface and other modules."""
+        call = value.args[0]
+        if call.op == "call" and call.name in self.work.applies:
+            return self.of(call.args[int(value.name)])
+        if call.op == "call" and call.args and call.args[0].op == "call":
+            query = self.of(call.args[2])
+            return (query[0], query[2], query[1], query[3])
+        if call.op == "module":
+            return (BATCH, SEQUENCE, WIDTH)
+        raise self.refuse("an item of an unknown result", value)

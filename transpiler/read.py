@@ -1,0 +1,192 @@
+"""Step 1, read: a model name or path becomes the texts that the walk needs.
+
+Nothing of the package that is read is imported or executed: the installed
+Transformers is found by its package metadata and read as text.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.metadata
+import importlib.util
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+
+import libcst as cst
+
+from transpiler.refusal import BadInput
+
+UPSTREAM_VERSION = "5.19.0"
+MAX_BYTES = 4_000_000
+
+
+@dataclass(frozen=True)
+class Source:
+    """One modeling file and what belongs to it.
+
+    Attributes:
+        name: The model's folder name, for example `llama`.
+        path: The modeling file, relative to the package (`models/…/modeling_….py`).
+        text: Its text.
+        tree: Its syntax tree.
+        configuration: The text of the configuration file, empty when there is none.
+        conversion: Names of the entries that Transformers' conversion mapping
+            has for this file: checkpoint tensors it renames while loading.
+        version: Version of the Transformers package.
+    """
+
+    name: str
+    path: str
+    text: str
+    tree: cst.Module
+    configuration: str
+    conversion: tuple[str, ...]
+    version: str
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the modeling file's bytes."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def licence(self) -> tuple[str, ...]:
+        """The upstream copyright and licence comment, less any banner before it."""
+        comments = [line.comment.value for line in self.tree.header if line.comment]
+        start = next(
+            (i for i, line in enumerate(comments) if "Copyright" in line), len(comments)
+        )
+        return tuple(comments[start:])
+
+    @cached_property
+    def positions(self) -> dict[cst.CSTNode, tuple[int, int]]:
+        """Line and column (from 1) of every node of `tree`."""
+        wrapper = cst.MetadataWrapper(self.tree, unsafe_skip_copy=True)
+        ranges = wrapper.resolve(cst.metadata.PositionProvider)
+        return {
+            node: (where.start.line, where.start.column + 1)  # type: ignore[attr-defined]
+            for node, where in ranges.items()
+        }
+
+    def where(self, node: cst.CSTNode | None) -> str:
+        """`modeling_x.py:line:column` of an upstream node, for messages."""
+        file = Path(self.path).name
+        if node is None or node not in self.positions:
+            return file
+        line, column = self.positions[node]
+        return f"{file}:{line}:{column}"
+
+
+def read(model: str, root: Path | None = None) -> Source:
+    """Read the modeling file of a model.
+
+    Args:
+        model: A model name such as `llama`, or a path to a modeling file.
+        root: Folder of the Transformers package; found by itself when absent.
+
+    Raises:
+        BadInput: The package or the model is missing, or the file does not parse.
+    """
+    version = UPSTREAM_VERSION
+    if root is None:
+        root, version = find_transformers()
+    if model.endswith(".py") or "/" in model:
+        path = Path(model)
+        name = path.stem.removeprefix("modeling_")
+        shown = path.name
+    else:
+        path = root / "models" / model / f"modeling_{model}.py"
+        name = model
+        shown = f"models/{model}/modeling_{model}.py"
+        if not path.is_file():
+            raise BadInput(f"unknown model {model!r}{suggestion(model, root)}")
+    text = read_text(path)
+    configuration = path.with_name(f"configuration_{name}.py")
+    return Source(
+        name=name,
+        path=shown,
+        text=text,
+        tree=parse(text, shown),
+        configuration=read_text(configuration) if configuration.is_file() else "",
+        conversion=conversion_entries(name, text, root),
+        version=version,
+    )
+
+
+def find_transformers() -> tuple[Path, str]:
+    """Folder and version of the installed Transformers package.
+
+    Raises:
+        BadInput: It is not installed, or is another version than the pinned one.
+    """
+    spec = importlib.util.find_spec("transformers")
+    if spec is None or spec.origin is None:
+        raise BadInput(
+            "transformers is not installed: "
+            f"pip install --no-deps transformers=={UPSTREAM_VERSION}"
+        )
+    version = importlib.metadata.version("transformers")
+    if version != UPSTREAM_VERSION:
+        raise BadInput(
+            f"transformers {version} is installed, but this transpiler reads "
+            f"{UPSTREAM_VERSION}: pip install --no-deps transformers=={UPSTREAM_VERSION}"
+        )
+    return Path(spec.origin).parent, version
+
+
+def suggestion(model: str, root: Path) -> str:
+    """`: did you mean …?` with the nearest model names, or nothing."""
+    names = sorted(path.parent.name for path in root.glob("models/*/modeling_*.py"))
+    near = get_close_matches(model, names, n=3)
+    return f": did you mean {', '.join(near)}?" if near else ""
+
+
+def read_text(path: Path) -> str:
+    """Text of a source file.
+
+    Raises:
+        BadInput: It cannot be read, is too large or is not UTF-8 text.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise BadInput(f"{path} has {len(data)} bytes, more than {MAX_BYTES}")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is not UTF-8 text: {error.reason}") from None
+
+
+def parse(text: str, shown: str) -> cst.Module:
+    """Syntax tree of a modeling file.
+
+    Raises:
+        BadInput: The text is not Python.
+    """
+    try:
+        return cst.parse_module(text)
+    except cst.ParserSyntaxError as error:
+        raise BadInput(
+            f"{shown}:{error.raw_line}:{error.raw_column + 1}: syntax error"
+        ) from None
+
+
+def conversion_entries(name: str, text: str, root: Path) -> tuple[str, ...]:
+    """Keys of Transformers' conversion mapping that are about this file."""
+    path = root / "conversion_mapping.py"
+    if not path.is_file():
+        return ()
+    keys = {
+        key.value
+        for node in ast.walk(ast.parse(read_text(path)))
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+    }
+    return tuple(
+        sorted(key for key in keys if key == name or f"class {key}(" in text)
+    )

@@ -1,0 +1,289 @@
+"""The engine that applies edits: statement by statement, then what has no reader goes.
+
+Every upstream statement comes out with exactly one fate. Comments before a
+statement that goes move to the next one of its block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+import libcst.matchers as m
+
+from transpiler.analyse.evaluate import Flow, assigned_names
+from transpiler.edits import Edits, Fate, Statement
+
+
+@dataclass
+class Line:
+    """One statement of the output with the upstream statement it comes from."""
+
+    node: Statement
+    origin: cst.CSTNode | None
+    rule: str | None = None
+
+
+@dataclass
+class Rewriting:
+    """The rewriting of one function.
+
+    Attributes:
+        edits: What to change.
+        flow: Decided tests and writes of the function.
+        fates: Fate of each upstream statement, filled in.
+    """
+
+    edits: Edits
+    flow: Flow
+    fates: dict[cst.CSTNode, Fate] = field(default_factory=dict)
+
+    def function(self, body: Sequence[cst.CSTNode], keep: Iterable[str] = ()) -> list[Statement]:
+        """The new statements of a function body.
+
+        Args:
+            body: Upstream statements.
+            keep: Names that something outside the body reads.
+        """
+        lines = self.block([node for node in body if not is_docstring(node)])
+        lines = self.without_dead(lines, set(keep))
+        return [line.node for line in lines]
+
+    def block(self, body: Sequence[cst.CSTNode]) -> list[Line]:
+        """Rewrite the statements of one block."""
+        lines: list[Line] = []
+        pending: list[cst.EmptyLine] = []
+        for node in body:
+            made = self.one(node)
+            comments = comments_of(node)
+            if made and not any(line.node is node for line in made):
+                pending += comments
+            elif not made:
+                pending += comments
+            for line in made:
+                if pending and line.origin is not None:
+                    line.node = with_comments(line.node, pending)
+                    pending = []
+                lines.append(line)
+        return lines
+
+    def one(self, node: cst.CSTNode) -> list[Line]:
+        """Rewrite one statement."""
+        edits = self.edits
+        extra = [Line(new, None) for new in edits.before.get(node, [])]
+        after = [Line(new, None) for new in edits.after.get(node, [])]
+        if node in edits.statements:
+            rule = edits.rules[node]
+            made = [Line(new, node, rule) for new in edits.statements[node]]
+            self.fates[node] = Fate("rewritten" if made else "dropped", rule)
+            self.cover(node, self.fates[node])
+            return [*extra, *made, *after]
+        if isinstance(node, cst.If) and node in self.flow.tests:
+            live: Sequence[cst.CSTNode] = ()
+            if self.flow.tests[node]:
+                live = node.body.body
+            elif isinstance(node.orelse, cst.Else):
+                live = node.orelse.body.body
+            elif isinstance(node.orelse, cst.If):
+                live = [node.orelse]
+            self.fates[node] = Fate("dropped", "serving facts")
+            made = self.block(live)
+            self.cover(node, Fate("dropped", "serving facts"))
+            return [*extra, *made, *after]
+        if isinstance(node, cst.If):
+            return [*extra, self.undecided(node), *after]
+        new = node.visit(Apply(edits, self.flow))
+        if not isinstance(new, cst.SimpleStatementLine | cst.BaseCompoundStatement):
+            raise AssertionError(f"not a statement: {type(new)}")
+        rules = sorted(self.rules_within(node))
+        changed = not new.deep_equals(node)
+        self.fates[node] = Fate("rewritten", " + ".join(rules)) if changed else Fate("kept", "")
+        return [*extra, Line(new, node, " + ".join(rules) or None), *after]
+
+    def undecided(self, node: cst.If) -> Line:
+        """An `if` that only the config decides: kept, both sides rewritten."""
+        self.fates[node] = Fate("kept", "")
+        orelse = node.orelse
+        if isinstance(orelse, cst.Else):
+            orelse = orelse.with_changes(
+                body=orelse.body.with_changes(body=self.nodes(orelse.body.body))
+            )
+        elif isinstance(orelse, cst.If):
+            inner = self.undecided(orelse).node
+            orelse = inner if isinstance(inner, cst.If) else None
+        test = node.test.visit(Apply(self.edits, self.flow))
+        body = node.body.with_changes(body=self.nodes(node.body.body))
+        return Line(node.with_changes(test=test, body=body, orelse=orelse), node)
+
+    def nodes(self, body: Sequence[cst.CSTNode]) -> list[Statement]:
+        """The rewritten statements of an inner block."""
+        return [line.node for line in self.block(body)]
+
+    def cover(self, node: cst.CSTNode, fate: Fate) -> None:
+        """Statements inside one that went share its fate, unless they have their own."""
+        for inner in statements_within(node):
+            self.fates.setdefault(inner, fate)
+
+    def rules_within(self, node: cst.CSTNode) -> set[str]:
+        """Rules of the expression edits inside a statement."""
+        found: set[str] = set()
+        for inner in nodes_within(node):
+            if inner in self.edits.expressions:
+                found.add(self.edits.rules[inner])
+            if isinstance(inner, cst.IfExp) and inner in self.flow.tests:
+                found.add("serving facts")
+        return found
+
+    def without_dead(self, lines: list[Line], live: set[str]) -> list[Line]:
+        """Drop assignments that nothing reads any more, from the last to the first."""
+        writers = [node for _, node in self.flow.writes]
+        kept: list[Line] = []
+        for line in reversed(lines):
+            targets = simple_targets(line.node)
+            writes = line.origin is not None and any(
+                node in writers for node in nodes_within(line.origin)
+            )
+            dead = targets is not None and not (set(targets) & live) and not writes
+            if (dead or is_identity(line.node)) and line.origin is not None:
+                rule = line.rule or "no reader left"
+                self.fates[line.origin] = Fate(
+                    "rewritten" if line.rule else "dropped", rule
+                )
+                self.keep_comments(line, kept)
+                continue
+            if targets is not None:
+                live -= set(targets)
+            live |= names_read(line.node)
+            kept.append(line)
+        return kept[::-1]
+
+    def keep_comments(self, line: Line, kept: list[Line]) -> None:
+        """Comments of a dropped line go to the line after it."""
+        comments = [c for c in comments_of(line.node) if c.comment]
+        if comments and kept:
+            kept[-1].node = with_comments(kept[-1].node, comments)
+
+
+class Apply(cst.CSTTransformer):
+    """Applies expression edits and decided conditional expressions."""
+
+    def __init__(self, edits: Edits, flow: Flow) -> None:
+        super().__init__()
+        self.edits = edits
+        self.flow = flow
+
+    def on_leave(  # type: ignore[override]
+        self, original_node: cst.CSTNode, updated_node: cst.CSTNode
+    ) -> cst.CSTNode:
+        """Rewrite a node whose parts are rewritten already."""
+        if isinstance(updated_node, cst.IfExp) and original_node in self.flow.tests:
+            decided = self.flow.tests[original_node]
+            updated_node = updated_node.body if decided else updated_node.orelse
+        change = self.edits.expressions.get(original_node)
+        if change is None:
+            return updated_node
+        return change(updated_node)  # type: ignore[arg-type]
+
+
+def is_docstring(node: cst.CSTNode) -> bool:
+    """Whether a statement is a bare string."""
+    return m.matches(
+        node,
+        m.SimpleStatementLine(
+            body=[m.Expr(m.SimpleString() | m.ConcatenatedString())]
+        ),
+    )
+
+
+def is_identity(node: cst.CSTNode) -> bool:
+    """Whether a statement is `x = x`."""
+    if not m.matches(
+        node, m.SimpleStatementLine(body=[m.Assign([m.AssignTarget(m.Name())], m.Name())])
+    ):
+        return False
+    assign = cst.ensure_type(cst.ensure_type(node, cst.SimpleStatementLine).body[0], cst.Assign)
+    return assign.targets[0].target.deep_equals(assign.value)
+
+
+def simple_targets(node: cst.CSTNode) -> list[str] | None:
+    """Names that an assignment binds, None when it does anything else."""
+    if not isinstance(node, cst.SimpleStatementLine) or len(node.body) != 1:
+        return None
+    small = node.body[0]
+    if isinstance(small, cst.AnnAssign) and small.value is None:
+        return None
+    if not isinstance(small, cst.Assign | cst.AnnAssign):
+        return None
+    targets = (
+        [t.target for t in small.targets] if isinstance(small, cst.Assign) else [small.target]
+    )
+    for target in targets:
+        elements = target.elements if isinstance(target, cst.Tuple) else [target]
+        for element in elements:
+            name = element.value if isinstance(element, cst.BaseElement) else element
+            if not isinstance(name, cst.Name):
+                return None
+    return assigned_names(node)
+
+
+def names_read(node: cst.CSTNode) -> set[str]:
+    """Names that a statement reads, its own targets aside."""
+    found: set[str] = set()
+
+    class Read(cst.CSTVisitor):
+        def visit_AssignTarget(self, node: cst.AssignTarget) -> bool:
+            if not isinstance(node.target, cst.Name | cst.Tuple):
+                node.target.visit(self)
+            return False
+
+        def visit_AnnAssign(self, node: cst.AnnAssign) -> bool:
+            if node.value is not None:
+                node.value.visit(self)
+            return False
+
+        def visit_Attribute(self, node: cst.Attribute) -> bool:
+            node.value.visit(self)
+            return False
+
+        def visit_Arg(self, node: cst.Arg) -> bool:
+            node.value.visit(self)
+            return False
+
+        def visit_Name(self, node: cst.Name) -> None:
+            found.add(node.value)
+
+    node.visit(Read())
+    return found
+
+
+def nodes_within(node: cst.CSTNode) -> list[cst.CSTNode]:
+    """A node and all nodes below it."""
+    found = [node]
+    for child in node.children:
+        found += nodes_within(child)
+    return found
+
+
+def statements_within(node: cst.CSTNode) -> list[cst.CSTNode]:
+    """Statements strictly inside a compound statement."""
+    kinds = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
+    return [inner for inner in nodes_within(node)[1:] if isinstance(inner, kinds)]
+
+
+def comments_of(node: cst.CSTNode) -> list[cst.EmptyLine]:
+    """Blank and comment lines before a statement."""
+    return list(getattr(node, "leading_lines", ()))
+
+
+def with_comments(node: Statement, lines: list[cst.EmptyLine]) -> Statement:
+    """A statement with comment lines put before it; runs of blanks become one."""
+    every = [*lines, *comments_of(node)]
+    tidy: list[cst.EmptyLine] = []
+    for line in every:
+        if line.comment is None and (not tidy or tidy[-1].comment is None):
+            if not tidy:
+                tidy.append(line)
+            continue
+        tidy.append(line)
+    return node.with_changes(leading_lines=tidy)
