@@ -48,7 +48,7 @@ class Rewriting:
         """
         lines = self.block([node for node in body if not is_docstring(node)])
         lines = self.without_dead(lines, set(keep))
-        return [line.node for line in lines]
+        return without_first_blank([line.node for line in lines])
 
     def block(self, body: Sequence[cst.CSTNode]) -> list[Line]:
         """Rewrite the statements of one block."""
@@ -56,11 +56,8 @@ class Rewriting:
         pending: list[cst.EmptyLine] = []
         for node in body:
             made = self.one(node)
-            comments = comments_of(node)
-            if made and not any(line.node is node for line in made):
-                pending += comments
-            elif not made:
-                pending += comments
+            if node in self.edits.statements:
+                pending += [line for line in comments_of(node)]
             for line in made:
                 if pending and line.origin is not None:
                     line.node = with_comments(line.node, pending)
@@ -118,7 +115,7 @@ class Rewriting:
 
     def nodes(self, body: Sequence[cst.CSTNode]) -> list[Statement]:
         """The rewritten statements of an inner block."""
-        return [line.node for line in self.block(body)]
+        return without_first_blank([line.node for line in self.block(body)])
 
     def cover(self, node: cst.CSTNode, fate: Fate) -> None:
         """Statements inside one that went share its fate, unless they have their own."""
@@ -140,7 +137,7 @@ class Rewriting:
         writers = [node for _, node in self.flow.writes]
         kept: list[Line] = []
         for line in reversed(lines):
-            targets = simple_targets(line.node)
+            targets = stored_names(line.node)
             writes = line.origin is not None and any(
                 node in writers for node in nodes_within(line.origin)
             )
@@ -150,19 +147,11 @@ class Rewriting:
                 self.fates[line.origin] = Fate(
                     "rewritten" if line.rule else "dropped", rule
                 )
-                self.keep_comments(line, kept)
                 continue
-            if targets is not None:
-                live -= set(targets)
+            live -= set(simple_targets(line.node) or ())
             live |= names_read(line.node)
             kept.append(line)
         return kept[::-1]
-
-    def keep_comments(self, line: Line, kept: list[Line]) -> None:
-        """Comments of a dropped line go to the line after it."""
-        comments = [c for c in comments_of(line.node) if c.comment]
-        if comments and kept:
-            kept[-1].node = with_comments(kept[-1].node, comments)
 
 
 class Apply(cst.CSTTransformer):
@@ -227,6 +216,38 @@ def simple_targets(node: cst.CSTNode) -> list[str] | None:
     return assigned_names(node)
 
 
+def stored_names(node: cst.CSTNode) -> list[str] | None:
+    """Local names that a statement does nothing but store to, None if it does more.
+
+    Besides assignments: `name[key] = value`, and an `if` of such statements.
+    """
+    if isinstance(node, cst.If):
+        found: list[str] = []
+        sides: list[cst.CSTNode] = list(node.body.body)
+        if isinstance(node.orelse, cst.Else):
+            sides += node.orelse.body.body
+        elif node.orelse is not None:
+            sides.append(node.orelse)
+        for inner in sides:
+            names = stored_names(inner)
+            if names is None:
+                return None
+            found += names
+        return found
+    if m.matches(
+        node,
+        m.SimpleStatementLine(
+            body=[m.Assign([m.AssignTarget(m.Subscript(value=m.Name()))])]
+        ),
+    ):
+        assign = cst.ensure_type(
+            cst.ensure_type(node, cst.SimpleStatementLine).body[0], cst.Assign
+        )
+        base = cst.ensure_type(assign.targets[0].target, cst.Subscript).value
+        return [cst.ensure_type(base, cst.Name).value]
+    return simple_targets(node)
+
+
 def names_read(node: cst.CSTNode) -> set[str]:
     """Names that a statement reads, its own targets aside."""
     found: set[str] = set()
@@ -277,13 +298,16 @@ def comments_of(node: cst.CSTNode) -> list[cst.EmptyLine]:
 
 
 def with_comments(node: Statement, lines: list[cst.EmptyLine]) -> Statement:
-    """A statement with comment lines put before it; runs of blanks become one."""
+    """A statement with comment lines put before its own; blanks only at the top."""
     every = [*lines, *comments_of(node)]
-    tidy: list[cst.EmptyLine] = []
-    for line in every:
-        if line.comment is None and (not tidy or tidy[-1].comment is None):
-            if not tidy:
-                tidy.append(line)
-            continue
-        tidy.append(line)
-    return node.with_changes(leading_lines=tidy)
+    comments = [line for line in every if line.comment is not None]
+    blanks = [line for line in every if line.comment is None][:1]
+    return node.with_changes(leading_lines=[*blanks, *comments])
+
+
+def without_first_blank(body: list[Statement]) -> list[Statement]:
+    """The statements of a block that does not start with a blank line."""
+    if not body:
+        return body
+    comments = [line for line in comments_of(body[0]) if line.comment is not None]
+    return [body[0].with_changes(leading_lines=comments), *body[1:]]

@@ -1,0 +1,62 @@
+"""Step 7, check: what every generated file must satisfy before it is written."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import libcst as cst
+
+from transpiler.edits import Fate
+from transpiler.fusions.fusion import Work
+
+
+def check(work: Work, text: str, fates: dict[cst.CSTNode, Fate]) -> None:
+    """Refuse to write a file that is not whole.
+
+    Raises:
+        AssertionError: The transpiler made something wrong: a fault of its own.
+    """
+    compile(text, "<generated>", "exec")
+    tree = ast.parse(text)
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            check_attributes(node)
+    check_merged(work, text)
+
+
+def check_attributes(node: ast.ClassDef) -> None:
+    """Every `self.x` that a class reads is one that it sets or inherits."""
+    bound: set[str] = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+    read: dict[str, int] = {}
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+            bound.add(inner.id)
+        if (
+            isinstance(inner, ast.Attribute)
+            and isinstance(inner.value, ast.Name)
+            and inner.value.id == "self"
+        ):
+            if isinstance(inner.ctx, ast.Store):
+                bound.add(inner.attr)
+            else:
+                read.setdefault(inner.attr, inner.lineno)
+    missing = sorted(set(read) - bound - INHERITED)
+    if missing:
+        raise AssertionError(f"{node.name} reads self.{missing[0]}, which nothing sets")
+
+
+INHERITED = frozenset(
+    {
+        "_maybe_add_hidden_state",
+        "collect_remote_aux_hidden_states",
+        "pack_local_aux_hidden_states",
+    }
+)
+
+
+def check_merged(work: Work, text: str) -> None:
+    """No merged-away projection is left, and each has exactly one home."""
+    for shard in work.shards:
+        if re.search(rf"self\.{shard.source}\b", text):
+            raise AssertionError(f"self.{shard.source} is merged away and still used")

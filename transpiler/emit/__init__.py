@@ -1,0 +1,1 @@
+"""Step 6, emit: the text of the file, with imports computed from use."""

@@ -1,0 +1,119 @@
+"""Where each name that a generated file may use is imported from.
+
+All vLLM names the generator emits are here, so a change of vLLM is a change here.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from transpiler.refusal import Refused
+
+LAYERS = "vllm.model_executor.layers"
+MODELS = "vllm.model_executor.models"
+
+ORIGINS: dict[str, str] = {
+    "Iterable": "collections.abc",
+    "islice": "itertools",
+    "nn": "torch",
+    "act_and_mul": "transpiler.runtime",
+    "require_divisible": "transpiler.runtime",
+    "rope_arguments": "transpiler.runtime",
+    "strict_weights": "transpiler.runtime",
+    "support_torch_compile": "vllm.compilation.decorators",
+    "VllmConfig": "vllm.config",
+    "get_pp_group": "vllm.distributed",
+    "get_tensor_model_parallel_world_size": "vllm.distributed",
+    "Attention": f"{LAYERS}.attention",
+    "RMSNorm": f"{LAYERS}.layernorm",
+    "ColumnParallelLinear": f"{LAYERS}.linear",
+    "MergedColumnParallelLinear": f"{LAYERS}.linear",
+    "QKVParallelLinear": f"{LAYERS}.linear",
+    "ReplicatedLinear": f"{LAYERS}.linear",
+    "RowParallelLinear": f"{LAYERS}.linear",
+    "LogitsProcessor": f"{LAYERS}.logits_processor",
+    "get_rope": f"{LAYERS}.rotary_embedding",
+    "ParallelLMHead": f"{LAYERS}.vocab_parallel_embedding",
+    "VocabParallelEmbedding": f"{LAYERS}.vocab_parallel_embedding",
+    "EagleModelMixin": f"{MODELS}.interfaces",
+    "SupportsEagle3": f"{MODELS}.interfaces",
+    "SupportsLoRA": f"{MODELS}.interfaces",
+    "SupportsPP": f"{MODELS}.interfaces",
+    "SupportsQuant": f"{MODELS}.interfaces",
+    "AutoWeightsLoader": f"{MODELS}.utils",
+    "PPMissingLayer": f"{MODELS}.utils",
+    "WeightsMapper": f"{MODELS}.utils",
+    "extract_layer_index": f"{MODELS}.utils",
+    "make_empty_intermediate_tensors_factory": f"{MODELS}.utils",
+    "make_layers": f"{MODELS}.utils",
+    "maybe_prefix": f"{MODELS}.utils",
+    "spec_decode_needs_target_embed": f"{MODELS}.utils",
+    "IntermediateTensors": "vllm.sequence",
+}
+PLAIN = ("torch", "math")
+BUILTINS = frozenset(
+    "self super bool int float str tuple list dict set None True False ValueError "
+    "getattr hasattr isinstance enumerate range len any all min max prefix".split()
+)
+
+
+def free_names(tree: cst.Module) -> set[str]:
+    """Names that the classes of a module use and do not bind."""
+    wrapper = cst.MetadataWrapper(tree, unsafe_skip_copy=True)
+    scopes = wrapper.resolve(cst.metadata.ScopeProvider)
+    top = scopes[tree]
+    if not isinstance(top, cst.metadata.GlobalScope):
+        raise AssertionError
+    bound = {assignment.name for assignment in top.assignments}
+    used: set[str] = set()
+    for scope in set(scopes.values()):
+        if scope is None:
+            continue
+        for access in scope.accesses:
+            node = access.node
+            name = node.value if isinstance(node, cst.Name) else None
+            while isinstance(node, cst.Attribute):
+                node = node.value
+                name = node.value if isinstance(node, cst.Name) else name
+            if isinstance(name, str) and not [
+                a for a in access.referents if not isinstance(a, cst.metadata.BuiltinAssignment)
+            ]:
+                used.add(name)
+    return used - bound
+
+
+def import_lines(names: set[str], upstream: dict[str, str]) -> list[str]:
+    """Import statements for these names, in the order of isort.
+
+    Args:
+        names: Free names of the classes.
+        upstream: Local name -> full dotted name of what the modeling file imports;
+            of these only configuration classes may be left.
+
+    Raises:
+        Refused: [import] for a name that is not known.
+    """
+    modules: dict[str, set[str]] = {}
+    plain: set[str] = set()
+    for name in sorted(names):
+        if name in PLAIN:
+            plain.add(name)
+        elif name in ORIGINS:
+            modules.setdefault(ORIGINS[name], set()).add(name)
+        elif upstream.get(name, "").startswith("configuration_"):
+            modules.setdefault("transformers", set()).add(name)
+        elif name not in BUILTINS:
+            raise Refused("import", f"{name} is used and has no known origin")
+    groups: list[list[str]] = [[], [], []]
+    for name in sorted(plain):
+        groups[0 if name == "math" else 1].append(f"import {name}")
+    for module in sorted(modules):
+        root = module.split(".")[0]
+        group = {"collections": 0, "itertools": 0, "transpiler": 2}.get(root, 1)
+        imported = ", ".join(sorted(modules[module]))
+        groups[group].append(f"from {module} import {imported}")
+    lines: list[str] = []
+    for group_lines in groups:
+        if group_lines:
+            lines += [*group_lines, ""]
+    return lines

@@ -1,0 +1,187 @@
+"""Attention: the one interface call becomes vLLM's `Attention`, flat and cached.
+
+Scale, window and head counts are carried over or refused; an unknown keyword is a
+refusal, since a keyword that is lost is a wrong number.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from transpiler.analyse.program import Scope
+from transpiler.analyse.values import Value, is_const
+from transpiler.edits import code
+from transpiler.fusions.fusion import (
+    Outcome,
+    Projection,
+    Work,
+    distinct_values,
+    forward_of,
+    statements_of,
+    the_node,
+)
+from transpiler.fusions.qkv import is_interface_call
+from transpiler.lower.window import check_keyword, text_of, window_of
+from transpiler.refusal import Refused
+
+RULE = "attention"
+# Keywords that reach the interface and change nothing under the serving facts.
+SILENT = frozenset({"position_ids", "use_cache", "output_attentions", "is_causal"})
+
+
+def lower_attention(work: Work, scope: Scope) -> None:
+    """Lower the attention interface call of a class, if it has one.
+
+    Raises:
+        Refused: [two-interface-calls], [interface-arguments], [unknown-keyword],
+            [eager-body], [scale], [dropout], [attention-call], [heads], and what
+            windows refuse.
+    """
+    calls = [value for value in distinct_values(scope) if is_interface_call(value)]
+    if not calls:
+        return
+    if len(calls) > 1:
+        raise Refused(
+            "two-interface-calls", f"{scope.name} has {len(calls)}", scope.cls.node
+        )
+    value = calls[0]
+    node = cst.ensure_type(the_node(scope, value, "the interface call"), cst.Call)
+    if len(value.args) != 6 or value.args[1].op != "self":
+        raise Refused(
+            "interface-arguments", "not (module, query, key, value, mask)", node
+        )
+    check_eager(work, scope, value, node)
+    keywords = dict(value.keywords)
+    scale = scale_text(scope, keywords.pop("scaling", None), node)
+    dropout = keywords.pop("dropout", None)
+    if dropout is not None and not (is_const(dropout, 0.0) or is_const(dropout, 0)):
+        raise Refused("dropout", "dropout is not zero when serving", node)
+    window = window_of(work, value.args[5], node)
+    said = keywords.pop("sliding_window", None)
+    if said is not None:
+        check_keyword(work, window, said, node)
+    unknown = sorted(set(keywords) - SILENT)
+    if unknown:
+        raise Refused("unknown-keyword", f"{unknown[0]}= is not known", node)
+    construct(work, scope, scale, window)
+    rewrite_call(work, scope, value, node)
+    work.outcomes.append(Outcome(scope.name, RULE, "interface call -> Attention"))
+
+
+def check_eager(work: Work, scope: Scope, value: Value, node: cst.Call) -> None:
+    """The attention function that the interface stands for is the known one."""
+    interface = value.args[0]
+    function = interface.args[-1].name
+    if len(interface.args) != 2 or work.eager.get(function) is None:
+        raise Refused("eager-body", f"{function} is not in the table", node)
+    groups = scope.init.assigned.get("num_key_value_groups")
+    heads = heads_of(work, scope)
+    ratio = work.program.graph.make(
+        "binary", "//", (heads[0].heads, heads[1].heads)
+    )
+    if groups is None or groups[0] is not ratio:
+        raise Refused(
+            "heads", "num_key_value_groups is not query heads // key heads", node
+        )
+
+
+def heads_of(work: Work, scope: Scope) -> list[Projection]:
+    """The projections of a class, which say the head counts."""
+    found = work.projections.get(scope.name)
+    if found is None:
+        reason = next(
+            (o for o in work.outcomes if o.scope == scope.name and o.fusion == "qkv"),
+            None,
+        )
+        raise Refused(
+            "heads",
+            f"heads are not known: {reason.detail if reason else 'no projections'}",
+            reason.node if reason else scope.cls.node,
+        )
+    return found
+
+
+def scale_text(scope: Scope, scale: Value | None, node: cst.Call) -> str:
+    """The scale as an attribute of the class."""
+    if scale is not None:
+        for name, (known, _) in scope.init.assigned.items():
+            if known is scale:
+                return f"self.{name}"
+    raise Refused("scale", "scaling= is not an attribute of the class", node)
+
+
+def construct(work: Work, scope: Scope, scale: str, window: Value) -> None:
+    """Append `self.attn = Attention(...)` to the constructor."""
+    if "attn" in scope.children or "attn" in scope.init.assigned:
+        raise Refused("name-taken", "self.attn exists", scope.cls.node)
+    query, key, _ = heads_of(work, scope)
+    fused = any(s.owner == scope.name and s.target == "qkv_proj" for s in work.shards)
+    if fused:
+        heads, kv_heads = "self.qkv_proj.num_heads", "self.qkv_proj.num_kv_heads"
+    else:
+        ranks = "get_tensor_model_parallel_world_size()"
+        heads = f"{query.heads_text} // {ranks}"
+        kv_heads = f"{key.heads_text} // {ranks}"
+    config = name_of(scope, "config")
+    arguments = [heads, query.size_text, scale, f"num_kv_heads={kv_heads}"]
+    arguments += [
+        "cache_config=vllm_config.cache_config",
+        "quant_config=vllm_config.quant_config",
+    ]
+    if not is_const(window, None):
+        layer = name_of(scope, "element") if window.op == "subscript" else ""
+        arguments.append(f"per_layer_sliding_window={text_of(window, config, layer)}")
+    arguments.append('prefix=f"{prefix}.attn"')
+    last = scope.cls.method("__init__").body.body[-1]
+    work.edits_of(scope).append(last, [f"self.attn = Attention({', '.join(arguments)})"])
+
+
+def name_of(scope: Scope, op: str) -> str:
+    """The constructor parameter that is the config, or the layer's index."""
+    for name, value in scope.parameters.items():
+        if value.op == op:
+            return name
+    raise Refused("constructor", f"{scope.name} takes no {op}", scope.cls.node)
+
+
+def rewrite_call(work: Work, scope: Scope, value: Value, node: cst.Call) -> None:
+    """`out, weights = interface(self, q, k, v, …)` becomes `out = self.attn(q, k, v)`."""
+    edits = work.edits_of(scope)
+    statement = statements_of(scope.cls.method("forward"))[node]
+    assign = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    if (
+        not isinstance(assign, cst.Assign)
+        or assign.value is not node
+        or not isinstance(assign.targets[0].target, cst.Tuple)
+        or len(assign.targets[0].target.elements) != 2
+    ):
+        raise Refused("attention-call", "not `output, weights = interface(…)`", node)
+
+    def attend(call: cst.BaseExpression) -> cst.BaseExpression:
+        operands = cst.ensure_type(call, cst.Call).args[1:4]
+        inner = ", ".join(code(arg.value) for arg in operands)
+        return cst.parse_expression(f"self.attn({inner})")
+
+    edits.replace(node, RULE, attend)
+    edits.replace(assign.targets[0].target, RULE, first_element)
+    drop_weights(work, scope, value)
+
+
+def drop_weights(work: Work, scope: Scope, value: Value) -> None:
+    """Attention weights are not asked for: `return output, weights` loses them."""
+    flow = forward_of(scope)
+    weights = work.program.graph.make("item", "1", (value,))
+    result = flow.result
+    if result is None or weights not in list(result.walk()):
+        return
+    if result.op != "tuple" or len(result.args) != 2 or result.args[1] is not weights:
+        raise Refused("attention-call", "weights are used", scope.cls.node)
+    for node in flow.nodes_of(result):
+        if isinstance(node, cst.Tuple):
+            work.edits_of(scope).replace(node, "weights not asked for", first_element)
+    work.single_result.add(scope.name)
+
+
+def first_element(node: cst.BaseExpression) -> cst.BaseExpression:
+    """The first element of a tuple."""
+    return cst.ensure_type(node, cst.Tuple).elements[0].value

@@ -1,0 +1,350 @@
+"""Classes: constructor, forward and signature of one class put together.
+
+Classes are lowered callees first, so that a caller knows which parameters are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from transpiler.analyse.program import Child, Scope, element_list
+from transpiler.analyse.values import Value
+from transpiler.edits import Edits, Fate, Statement, code, statement
+from transpiler.fusions.fusion import LINEAR, Work, forward_of
+from transpiler.refusal import Refused
+from transpiler.rewrite import Rewriting, names_read
+
+RULE = "constructor"
+POSITIONS = "positions: torch.Tensor"
+
+
+@dataclass
+class Lowered:
+    """A class of the output.
+
+    Attributes:
+        name: Its name.
+        node: Its definition.
+        fates: Fate of every upstream statement of its constructor and forward.
+    """
+
+    name: str
+    node: cst.ClassDef
+    fates: dict[cst.CSTNode, Fate] = field(default_factory=dict)
+
+
+def lower_calls(work: Work, scope: Scope) -> None:
+    """Fit the calls of a forward to what their callees take and return now."""
+    flow = forward_of(scope)
+    edits = work.edits_of(scope)
+    for node in flow.calls:
+        value = flow.values.get(node)
+        child = called_child(scope, value)
+        if child is None or child.kind not in work.signatures:
+            continue
+        if child.kind in work.with_positions:
+            work.with_positions.add(scope.name)
+        callee = work.scope(child.kind)
+        edits.replace(node, "signature", fitted(work, callee))
+        if child.kind in work.single_result:
+            take_first(work, scope, node)
+
+
+def called_child(scope: Scope, value: Value | None) -> Child | None:
+    """The child of this class that a module call is of, through a loop or not."""
+    if value is None or value.op != "module":
+        return None
+    target = value.args[0]
+    name = element_list(target) if target.op == "element" else target.name
+    return scope.children.get(name or "")
+
+
+def fitted(work: Work, callee: Scope):  # type: ignore[no-untyped-def]
+    """A change of a call: arguments without parameter go, new ones come."""
+    kept = work.signatures[callee.name]
+    parameters = [
+        p.name.value for p in callee.cls.method("forward").params.params
+    ][1:]
+    residual = work.with_residual.get(callee.name)
+
+    def change(node: cst.BaseExpression) -> cst.BaseExpression:
+        call = cst.ensure_type(node, cst.Call)
+        arguments: list[str] = []
+        keyword_seen = False
+        for position, arg in enumerate(call.args):
+            if arg.star:
+                continue
+            name = arg.keyword.value if arg.keyword else parameters[position]
+            if name not in kept:
+                keyword_seen = True
+                continue
+            text = code(arg.value)
+            keyword_seen = keyword_seen or arg.keyword is not None
+            arguments.append(f"{name}={text}" if keyword_seen else text)
+            if name == residual:
+                arguments.append("residual=residual" if keyword_seen else "residual")
+        if callee.name in work.with_positions:
+            arguments.append("positions=positions")
+        return call.with_changes(
+            args=cst.ensure_type(
+                cst.parse_expression(f"f({', '.join(arguments)})"), cst.Call
+            ).args
+        )
+
+    return change
+
+
+def take_first(work: Work, scope: Scope, node: cst.Call) -> None:
+    """`x, _ = self.child(…)` becomes `x = …` for a child with one result left."""
+    edits = work.edits_of(scope)
+    for found in scope.cls.method("forward").body.body:
+        if not isinstance(found, cst.SimpleStatementLine):
+            continue
+        assign = found.body[0]
+        if isinstance(assign, cst.Assign) and assign.value is node:
+            target = assign.targets[0].target
+            if isinstance(target, cst.Tuple) and len(target.elements) == 2:
+                edits.replace(
+                    target,
+                    "signature",
+                    lambda t: cst.ensure_type(t, cst.Tuple).elements[0].value,
+                )
+                return
+    raise Refused("results", "a result that is gone is not simply unpacked", node)
+
+
+def lower_forward(work: Work, scope: Scope) -> tuple[cst.FunctionDef, dict[cst.CSTNode, Fate]]:
+    """The rewritten forward of a class, its signature reduced to what it reads."""
+    function = scope.cls.method("forward")
+    rewriting = Rewriting(work.edits_of(scope), forward_of(scope))
+    body = rewriting.function(function.body.body)
+    return signed(work, scope, function, body), rewriting.fates
+
+
+def signed(
+    work: Work, scope: Scope, function: cst.FunctionDef, body: list[Statement]
+) -> cst.FunctionDef:
+    """A function with the parameters that its new body reads."""
+    read: set[str] = set()
+    for line in body:
+        read |= names_read(line)
+    residual = work.with_residual.get(scope.name)
+    kept: list[str] = []
+    texts: list[str] = ["self"]
+    for parameter in function.params.params[1:]:
+        name = parameter.name.value
+        if name not in read:
+            continue
+        kept.append(name)
+        texts.append(typed(parameter))
+        if name == residual:
+            texts.append("residual: torch.Tensor | None")
+    if "positions" in read:
+        texts.append(POSITIONS)
+    work.signatures[scope.name] = kept
+    returns = returned(function, scope.name in work.single_result, residual is not None)
+    header = f"def {function.name.value}({', '.join(texts)}){returns}:\n    pass\n"
+    made = cst.ensure_type(cst.parse_statement(header), cst.FunctionDef)
+    return made.with_changes(
+        body=cst.IndentedBlock(body), leading_lines=[cst.EmptyLine(indent=False)]
+    )
+
+
+def typed(parameter: cst.Param) -> str:
+    """A parameter with its annotation, its default gone: callers always pass it."""
+    if parameter.annotation is None:
+        return parameter.name.value
+    return f"{parameter.name.value}: {code(parameter.annotation.annotation)}"
+
+
+def returned(function: cst.FunctionDef, single: bool, with_residual: bool) -> str:
+    """The return annotation after results were dropped or a residual added."""
+    if with_residual:
+        return " -> tuple[torch.Tensor, torch.Tensor]"
+    if single:
+        return " -> torch.Tensor"
+    if function.returns is None:
+        return ""
+    return f" -> {code(function.returns.annotation)}"
+
+
+def lower_children(work: Work, scope: Scope) -> None:
+    """Rewrite the constructor calls of norms and of the file's own classes."""
+    edits = work.edits_of(scope)
+    for child in scope.children.values():
+        if child.statement in edits.statements or child.many:
+            continue
+        if child.kind in work.norms:
+            edits.swap(child.statement, "rms norm", [norm_text(work, child)])
+        elif child.kind in work.signatures:
+            edits.replace(child.call, RULE, with_prefix(child.name))
+        elif child.kind != LINEAR:
+            raise Refused("child", f"self.{child.name} is a {child.kind}", child.call)
+
+
+def with_prefix(name: str):  # type: ignore[no-untyped-def]
+    """A change of a constructor call: the engine's config and the prefix come in."""
+
+    def change(node: cst.BaseExpression) -> cst.BaseExpression:
+        call = cst.ensure_type(node, cst.Call)
+        new = cst.ensure_type(
+            cst.parse_expression(
+                f'f(vllm_config=vllm_config, prefix=f"{{prefix}}.{name}")'
+            ),
+            cst.Call,
+        )
+        last = [arg.with_changes(comma=cst.MaybeSentinel.DEFAULT) for arg in call.args]
+        return call.with_changes(args=[*last, *new.args])
+
+    return change
+
+
+def norm_text(work: Work, child: Child) -> str:
+    """The statement that makes vLLM's norm with upstream's width and epsilon."""
+    layer, roles = work.norms[child.kind]
+    init = work.program.module.classes[child.kind].method("__init__")
+    parameters = init.params.params[1:]
+    arguments: list[str] = []
+    for role, value in roles.items():
+        if role.startswith("forward."):
+            continue
+        index, parameter = next(
+            (i, p) for i, p in enumerate(parameters) if p.name.value == value.name
+        )
+        given = child.argument(index, value.name)
+        if given is None:
+            given = parameter.default
+        if given is None:
+            raise Refused("norm-arguments", f"no {value.name}", child.call)
+        arguments.append(code(given) if role == "hidden_size" else f"{role}={code(given)}")
+    return f"self.{child.name} = {layer}({', '.join(arguments)})"
+
+
+def lower_constructor(
+    work: Work, scope: Scope, read: set[str]
+) -> tuple[cst.FunctionDef, dict[cst.CSTNode, Fate]]:
+    """The rewritten constructor of a class.
+
+    Args:
+        work: The program.
+        scope: The class.
+        read: Attributes that other methods of the new class read.
+    """
+    function = scope.cls.method("__init__")
+    edits = work.edits_of(scope)
+    for line in function.body.body:
+        if is_super_init(line) and line not in edits.statements:
+            if bare(line) != "super().__init__()":
+                edits.swap(line, RULE, ["super().__init__()"])
+        elif bare(line) == "self.post_init()":
+            edits.swap(line, "weights come from the checkpoint", [])
+    rewriting = Rewriting(edits, scope.init)
+    body = rewriting.function(function.body.body)
+    body = without_unread(body, read, function, rewriting)
+    parameters = [code(p).rstrip(", ") for p in function.params.params]
+    texts = [*parameters, "*", "vllm_config: VllmConfig", "prefix: str"]
+    header = f"def __init__({', '.join(texts)}):\n    pass\n"
+    made = cst.ensure_type(cst.parse_statement(header), cst.FunctionDef)
+    return made.with_changes(body=cst.IndentedBlock(body)), rewriting.fates
+
+
+def is_super_init(line: cst.CSTNode) -> bool:
+    """Whether a statement is `super().__init__(…)`."""
+    return bare(line).startswith("super().__init__(")
+
+
+def bare(line: cst.CSTNode) -> str:
+    """Text of a statement without the comments before it."""
+    if isinstance(line, cst.SimpleStatementLine):
+        line = line.with_changes(leading_lines=[])
+    return code(line).strip()
+
+
+def without_unread(
+    body: Sequence[Statement],
+    read: set[str],
+    function: cst.FunctionDef,
+    rewriting: Rewriting,
+) -> list[Statement]:
+    """Drop `self.x = …` that nothing in the new class reads, modules aside."""
+    lines = list(body)
+    origins = {bare(line): line for line in function.body.body}
+    while True:
+        used = set(read)
+        for line in lines:
+            used |= attributes_read(line)
+        dead = [line for line in lines if is_unread(line, used)]
+        if not dead:
+            return lines
+        for line in dead:
+            lines.remove(line)
+            origin = origins.get(bare(line))
+            if origin is not None:
+                rewriting.fates[origin] = Fate("dropped", "no reader left")
+
+
+def is_unread(line: Statement, used: set[str]) -> bool:
+    """Whether a statement only sets an attribute that nothing reads.
+
+    Layers are always kept: their weights are in the checkpoint.
+    """
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+        return False
+    small = line.body[0]
+    if not isinstance(small, cst.Assign) or len(small.targets) != 1:
+        return False
+    target = small.targets[0].target
+    if not isinstance(target, cst.Attribute) or target.attr.value in used:
+        return False
+    return not (
+        isinstance(small.value, cst.Call)
+        and (prefix_of(small.value) or code(small.value.func)[:1].isupper())
+    )
+
+
+def prefix_of(call: cst.Call) -> bool:
+    """Whether a constructor call is a layer's: it gets a prefix."""
+    return any(arg.keyword is not None and arg.keyword.value == "prefix" for arg in call.args)
+
+
+def attributes_read(node: cst.CSTNode) -> set[str]:
+    """Names of the attributes of `self` that a statement or function reads."""
+    found: set[str] = set()
+
+    class Read(cst.CSTVisitor):
+        def visit_AssignTarget(self, node: cst.AssignTarget) -> bool:
+            return not isinstance(node.target, cst.Attribute)
+
+        def visit_Attribute(self, node: cst.Attribute) -> None:
+            if isinstance(node.value, cst.Name) and node.value.value == "self":
+                found.add(node.attr.value)
+
+    node.visit(Read())
+    return found
+
+
+def lower_class(work: Work, scope: Scope) -> Lowered:
+    """Constructor and forward of an inner class: an attention, an MLP, a layer."""
+    forward, fates = lower_forward(work, scope)
+    lower_children(work, scope)
+    init, more = lower_constructor(work, scope, attributes_read(forward))
+    node = cst.ClassDef(
+        name=scope.cls.node.name,
+        bases=[cst.Arg(cst.parse_expression("nn.Module"))],
+        body=cst.IndentedBlock([init, forward]),
+        leading_lines=[cst.EmptyLine(indent=False)] * 2,
+    )
+    return Lowered(scope.name, node, {**more, **fates})
+
+
+def edits_for(work: Work, scope: Scope) -> Edits:
+    """The edits of a class, for the lowerings of the outer classes."""
+    return work.edits_of(scope)
+
+
+def parsed(lines: Sequence[str]) -> list[Statement]:
+    """Statements from their texts."""
+    return [statement(line) for line in lines]

@@ -1,0 +1,101 @@
+"""Flat tokens: upstream's `[batch, sequence, …]` becomes vLLM's `[tokens, …]`.
+
+Heads are kept folded into the last axis, `[tokens, heads * size]`, as the rotary
+and attention layers want them; they are split only for what works on one head, a
+norm over the head size. So a transpose to `[batch, heads, sequence, size]` folds
+them again, and a view that only leads to such a transpose goes together with it.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from transpiler.analyse.program import Scope
+from transpiler.analyse.values import Value
+from transpiler.edits import parenthesised
+from transpiler.fusions.fusion import Work, forward_of, users_of
+from transpiler.fusions.qkv import is_interface_call
+from transpiler.lower.axes import HEADS, Axes
+from transpiler.refusal import Refused
+
+RULE = "flat tokens"
+
+
+def lower_layout(work: Work, scope: Scope) -> None:
+    """Rewrite the layout operations of a forward.
+
+    Raises:
+        Refused: [layout] for an operation that has no flat form.
+    """
+    flow = forward_of(scope)
+    axes = Axes(work, scope)
+    edits = work.edits_of(scope)
+    for node in flow.calls:
+        if node in edits.expressions or not isinstance(node.func, cst.Attribute):
+            continue
+        value = flow.values.get(node)
+        if value is None:
+            continue
+        if node.func.attr.value == "contiguous":
+            edits.replace(node, RULE, receiver)
+        elif value.op == "method" and value.name in {"view", "transpose"}:
+            change = change_of(scope, axes, value)
+            if change is not None:
+                edits.replace(node, RULE, change)
+
+
+def change_of(scope: Scope, axes: Axes, value: Value):  # type: ignore[no-untyped-def]
+    """What becomes of one view or transpose; None when it stays as it is."""
+    before, after = axes.of(value.args[0]), axes.of(value)
+    if value.name == "view":
+        if HEADS in after:
+            return receiver if only_folded(scope, axes, value) else None
+        if is_attended(value.args[0]):
+            return receiver
+        raise axes.refuse("heads are joined before attention", value)
+    if len(before) == 4 and before[2] is HEADS and after[1] is HEADS:
+        split = value.args[0]
+        folded = split.op == "method" and split.name == "view"
+        return receiver if folded and only_folded(scope, axes, split) else fold
+    raise axes.refuse("a transpose that does not bring the heads forward", value)
+
+
+def only_folded(scope: Scope, axes: Axes, view: Value) -> bool:
+    """Whether every reader of a heads view is a transpose that folds it again."""
+    users = users_of(scope, view)
+    return bool(users) and all(
+        user.op == "method" and user.name == "transpose" and axes.of(user)[1] is HEADS
+        for user in users
+    )
+
+
+def is_attended(value: Value) -> bool:
+    """Whether a value is the attention's output, which vLLM returns folded."""
+    return value.op == "item" and value.name == "0" and is_interface_call(value.args[0])
+
+
+def receiver(node: cst.BaseExpression) -> cst.BaseExpression:
+    """`x.method(…)` as `x`."""
+    return cst.ensure_type(cst.ensure_type(node, cst.Call).func, cst.Attribute).value
+
+
+def fold(node: cst.BaseExpression) -> cst.BaseExpression:
+    """`x.transpose(…)` as `x.flatten(-2)`."""
+    inner = parenthesised(receiver(node))
+    return cst.Call(
+        func=cst.Attribute(value=inner, attr=cst.Name("flatten")),
+        args=[cst.Arg(cst.parse_expression("-2"))],
+    )
+
+
+def check_flat(scope: Scope) -> None:
+    """No tensor is indexed or measured by axes that the flat layout has not.
+
+    Raises:
+        Refused: [layout] for a subscript of a tensor in a forward.
+    """
+    for node, value in forward_of(scope).values.items():
+        if isinstance(node, cst.Subscript) and value.op == "subscript":
+            base = value.args[0]
+            if base.op in {"module", "method", "carried", "looped", "item"}:
+                raise Refused("layout", "a tensor is indexed", node)

@@ -1,0 +1,200 @@
+"""Windows: the mask that reaches an attention, as vLLM's per-layer sliding window.
+
+The mask is what counts upstream; a `sliding_window=` keyword that says something
+else is a conflict and refused. What upstream would reject when it makes the mask is
+a check in the model's constructor.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from transpiler.analyse.evaluate import Flow
+from transpiler.analyse.program import Scope
+from transpiler.analyse.values import Graph, Value
+from transpiler.fusions.fusion import Work
+from transpiler.refusal import Refused
+
+FULL = "masking_utils.create_causal_mask"
+SLIDING = "masking_utils.create_sliding_window_causal_mask"
+# Arguments that say nothing under the serving facts.
+PLAIN = frozenset(
+    {"config", "inputs_embeds", "input_embeds", "position_ids", "cache_position"}
+)
+CAUSAL = (
+    'if not getattr(config, "is_causal", True):\n'
+    '    raise ValueError("is_causal=False: only causal attention is generated")\n'
+)
+
+
+def window_of(work: Work, mask: Value, node: cst.CSTNode) -> Value:
+    """The window that a mask stands for, as a value; None is full attention.
+
+    Raises:
+        Refused: [mask] for a mask that is not causal or sliding.
+    """
+    graph = work.program.graph
+    if mask.op == "call" and mask.name in {FULL, SLIDING}:
+        for name, operand in mask.keywords:
+            if name not in PLAIN and not (
+                operand.op == "const" and operand.constant is None
+            ):
+                raise Refused("mask", f"the mask is made with {name}", node)
+        if mask.args:
+            raise Refused("mask", "the mask is made with positional arguments", node)
+        if mask.name == FULL:
+            return graph.const(None)
+        return graph.make("attr", "sliding_window", (graph.make("config"),))
+    if mask.op == "choice":
+        test, yes, no = mask.args
+        yes, no = window_of(work, yes, node), window_of(work, no, node)
+        if yes.op == "const" and yes.constant is None and is_none_test(test, no):
+            return no
+        return graph.make("choice", args=(test, yes, no)) if yes is not no else yes
+    if mask.op == "subscript" and mask.args[0].op == "dict":
+        entries = tuple(
+            (key, window_of(work, present(value), node))
+            for key, value in mask.args[0].keywords
+        )
+        table = graph.make("dict", keywords=entries)
+        return graph.make("subscript", args=(table, mask.args[1]))
+    raise Refused("mask", "the mask is not one that a known function makes", node)
+
+
+def present(value: Value) -> Value:
+    """A mask without the case that it was not made, which upstream never looks up."""
+    if value.op == "choice":
+        _, yes, no = value.args
+        if no.op == "missing":
+            return yes
+        if yes.op == "missing":
+            return no
+    return value
+
+
+def is_none_test(test: Value, value: Value) -> bool:
+    """Whether a test is `value is None`."""
+    return test.op == "compare" and test.name == "is" and test.args[0] is value
+
+
+def check_keyword(
+    work: Work, window: Value, keyword: Value, node: cst.CSTNode
+) -> None:
+    """The `sliding_window=` keyword must say what the mask says, in every case.
+
+    Raises:
+        Refused: [window-conflict] when they may differ.
+    """
+    graph = work.program.graph
+    if window.op == "subscript":
+        table, key = window.args
+        for name, entry in table.keywords:
+            said = under(graph, keyword, as_layer(graph, key), graph.const(name))
+            if said is not under(graph, entry, key, graph.const(name)):
+                raise Refused(
+                    "window-conflict", f"mask and keyword differ on {name} layers", node
+                )
+    elif under(graph, keyword, None, None) is not window:
+        raise Refused("window-conflict", "mask and keyword differ", node)
+
+
+def as_layer(graph: Graph, key: Value) -> Value:
+    """`config.layer_types[i]` of the model's loop as the constructor writes it."""
+    base, index = key.args
+    if index.op != "index":
+        return key
+    stop = graph.make("attr", "num_hidden_layers", (graph.make("config"),))
+    layer = graph.make("element", args=(graph.make("call", "range", (stop,)),))
+    return graph.make("subscript", args=(base, layer))
+
+
+def under(
+    graph: Graph, value: Value, key: Value | None, constant: Value | None
+) -> Value:
+    """A value where `key` is that constant, folded; config fields exist."""
+    if value is key and constant is not None:
+        return constant
+    args = tuple(under(graph, arg, key, constant) for arg in value.args)
+    if value.op == "call" and value.name == "hasattr":
+        return graph.const(True)
+    if value.op == "getattr":
+        return graph.make("attr", value.name, args[:1])
+    if value.op == "compare" and value.name == "==":
+        left, right = args
+        if left.op == right.op == "const":
+            return graph.const(left.constant == right.constant)
+    if value.op == "choice" and args[0].op == "const":
+        return args[1] if args[0].constant else args[2]
+    keywords = tuple((k, under(graph, v, key, constant)) for k, v in value.keywords)
+    if args == value.args and keywords == value.keywords:
+        return value
+    return graph.make(value.op, value.name, args, keywords, value.constant)
+
+
+def text_of(window: Value, config: str, layer: str) -> str:
+    """A window as source text in an attention's constructor.
+
+    Raises:
+        Refused: [mask] for a window that has no such text.
+    """
+    match window.op:
+        case "const":
+            return repr(window.constant)
+        case "config":
+            return config
+        case "attr":
+            return f"{text_of(window.args[0], config, layer)}.{window.name}"
+        case "subscript":
+            base, key = (text_of(arg, config, layer) for arg in window.args)
+            return f"{base}[{key}]"
+        case "dict":
+            inner = ", ".join(
+                f'"{key}": {text_of(value, config, layer)}'
+                for key, value in window.keywords
+            )
+            return f"{{{inner}}}"
+        case "index" | "element":
+            return layer
+    raise Refused("mask", f"a window made by {window.op} {window.name}", None)
+
+
+def mask_checks(work: Work, scope: Scope, flow: Flow) -> list[str]:
+    """Statements that refuse what upstream refuses when it makes its masks."""
+    found = []
+    for call in flow.calls:
+        value = flow.values.get(call)
+        if value is None or SLIDING not in {v.name for v in called(value)}:
+            continue
+        guards = [
+            code_of(scope, test) for test, sense in flow.guards[call] if sense
+        ]
+        missing = "config.sliding_window is None"
+        if value.op == "choice" and is_none_test(
+            value.args[0], window_of(work, value.args[2], call)
+        ):
+            continue
+        test = " and ".join([*guards, missing])
+        found.append(
+            f"if {test}:\n"
+            '    raise ValueError("sliding_window is not set, but layer_types needs it")\n'
+        )
+    return found
+
+
+def called(value: Value) -> list[Value]:
+    """The mask calls a value chooses from."""
+    if value.op == "choice":
+        return [v for arg in value.args[1:] for v in called(arg)]
+    return [value] if value.op == "call" else []
+
+
+def code_of(scope: Scope, value: Value) -> str:
+    """Text of a guard as the class's own attribute.
+
+    Raises:
+        Refused: [mask] when no attribute holds it.
+    """
+    for name, (known, _) in scope.init.assigned.items():
+        if known is value:
+            return f"self.{name}"
+    raise Refused("mask", "a mask under a test that no attribute holds", scope.cls.node)

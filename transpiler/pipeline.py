@@ -1,0 +1,133 @@
+"""The walk: read, analyse, specialise, fuse, lower, emit, check."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import libcst as cst
+
+from transpiler.analyse.bodies import match_class, match_function
+from transpiler.analyse.module import ModelingModule, analyse_module
+from transpiler.analyse.program import Scope
+from transpiler.check import check
+from transpiler.edits import Fate
+from transpiler.emit.text import text_of
+from transpiler.fusions import FUSIONS, eager, norms, rotaries
+from transpiler.fusions.fusion import Outcome, Work, distinct_values
+from transpiler.lower.attention import lower_attention
+from transpiler.lower.causal import lower_causal
+from transpiler.lower.classes import Lowered, lower_calls, lower_class
+from transpiler.lower.flat import check_flat, lower_layout
+from transpiler.lower.model import lower_model
+from transpiler.lower.parallel import lower_linears
+from transpiler.read import Source, read
+from transpiler.refusal import Refused
+from transpiler.specialise import specialise
+
+
+@dataclass(frozen=True)
+class Transpiled:
+    """What the walk makes of one modeling file.
+
+    Attributes:
+        source: What was read.
+        text: The generated file.
+        architecture: Name of the causal class.
+        outcomes: Fusions applied and refused.
+        fates: Fate of every upstream statement on the path.
+    """
+
+    source: Source
+    text: str
+    architecture: str
+    outcomes: tuple[Outcome, ...]
+    fates: dict[cst.CSTNode, Fate]
+
+
+def transpile(model: str, root: Path | None = None) -> Transpiled:
+    """Walk one model from its name or path to the text of its generated file.
+
+    Raises:
+        BadInput: The input is not a modeling file.
+        Refused: Something on the path cannot be accounted for.
+    """
+    return transpile_source(read(model, root))
+
+
+def transpile_source(source: Source) -> Transpiled:
+    """Walk one source that has been read."""
+    if source.conversion:
+        raise Refused(
+            "conversion-mapping",
+            f"checkpoints are renamed by the entries {', '.join(source.conversion)}",
+        )
+    module = analyse_module(source.tree)
+    work = prepared(module)
+    for fusion in FUSIONS:
+        fusion.run(work)
+    lowered = lower(work)
+    ordered = [lowered[name] for name in module.classes if name in lowered]
+    text = text_of(source, module.imports, [item.node for item in ordered], work.outcomes)
+    fates = {node: fate for item in ordered for node, fate in item.fates.items()}
+    check(work, text, fates)
+    return Transpiled(
+        source, text, work.program.causal.name, tuple(work.outcomes), fates
+    )
+
+
+def prepared(module: ModelingModule) -> Work:
+    """Look every class and function up in the tables, then evaluate the program."""
+    known_norms = {}
+    known_rotaries = {}
+    for name, cls in module.classes.items():
+        if (found := match_class(cls, module, norms.ROWS)) is not None:
+            known_norms[name] = found
+        elif (found := match_class(cls, module, rotaries.CLASSES)) is not None:
+            known_rotaries[name] = found[0]
+    applies = {}
+    eagers = {}
+    for name in module.functions:
+        if (found := match_function(name, module, rotaries.APPLIES)) is not None:
+            applies[name] = found[0]
+        elif (found := match_function(name, module, eager.ROWS)) is not None:
+            eagers[name] = found[0]
+    leaves = frozenset({*known_norms, *known_rotaries})
+    program = specialise(module, leaves)
+    work = Work(program, known_norms, known_rotaries, applies, eagers)
+    for scope in program.scopes.values():
+        for child in scope.children.values():
+            if child.kind in known_norms:
+                layer = known_norms[child.kind][0]
+                detail = f"{child.name} -> {layer}"
+                work.outcomes.append(Outcome(scope.name, "rms norm", detail))
+    return work
+
+
+def lower(work: Work) -> dict[str, Lowered]:
+    """Lower every class on the path, callees first."""
+    lowered: dict[str, Lowered] = {}
+    scopes = work.scopes()
+    causal = work.program.causal
+    for scope in scopes:
+        lower_attention(work, scope)
+    for scope in reversed(scopes):
+        if scope is causal:
+            lowered[scope.name] = lower_causal(work, scope)
+            continue
+        lower_calls(work, scope)
+        if holds_layers(scope):
+            lowered[scope.name] = lower_model(work, scope)
+        else:
+            lower_layout(work, scope)
+            check_flat(scope)
+            lower_linears(work, scope)
+            lowered[scope.name] = lower_class(work, scope)
+    return lowered
+
+
+def holds_layers(scope: Scope) -> bool:
+    """Whether a class holds a list of layers that its forward loops over."""
+    return any(child.many for child in scope.children.values()) and any(
+        value.op == "element" for value in distinct_values(scope)
+    )

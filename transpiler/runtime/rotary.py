@@ -1,0 +1,135 @@
+"""Arguments of vLLM's `get_rope` that give Transformers' numbers.
+
+`get_rope` obeys keys that Transformers ignores and ignores some that Transformers
+obeys. For each rope type exactly the keys are passed on that Transformers'
+`ROPE_INIT_FUNCTIONS` (or the model's default rope) reads at the pinned version;
+where vLLM's numbers would still differ a `ValueError` names the field.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+from vllm.config import VllmConfig
+from vllm.logger import init_logger
+
+logger = init_logger(__name__)
+
+# Keys each rope type reads upstream besides `rope_theta`.
+KEYS: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "llama3": (
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+    ),
+    "yarn": (
+        "factor",
+        "original_max_position_embeddings",
+        "attention_factor",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
+        "truncate",
+    ),
+    "longrope": ("short_factor", "long_factor", "original_max_position_embeddings"),
+}
+STRICT = "VLLM_TRANSPILED_STRICT"
+
+
+def rope_arguments(config: Any, vllm_config: VllmConfig) -> dict[str, Any]:
+    """`max_position` and `rope_parameters` for `get_rope`.
+
+    Args:
+        config: The text config; `config.rope_parameters` in its standard form.
+        vllm_config: The engine's config, for `max_model_len`.
+
+    Raises:
+        ValueError: The rope type is unknown, or the engine may reach positions where
+            vLLM's rope is not Transformers'.
+    """
+    given = dict(config.rope_parameters)
+    kind = given.get("rope_type", "default")
+    if kind not in KEYS:
+        raise ValueError(f"rope_parameters: rope_type={kind!r} is not supported")
+    if kind != "default" and given.get("partial_rotary_factor", 1.0) != 1.0:
+        raise ValueError(
+            f"rope_parameters: partial_rotary_factor with rope_type={kind!r} is "
+            "rejected upstream"
+        )
+    longest = vllm_config.model_config.max_model_len
+    trained = config.max_position_embeddings
+    parameters = {"rope_type": kind, "rope_theta": given["rope_theta"]}
+    parameters |= {k: given[k] for k in KEYS[kind] if given.get(k) is not None}
+    position = max(trained, longest)
+    if kind == "dynamic":
+        position = trained
+        check_dynamic(trained, longest)
+    elif kind == "yarn":
+        if "factor" not in parameters:
+            original = given["original_max_position_embeddings"]
+            parameters["factor"] = trained / original
+        check_yarn(parameters, longest)
+    elif kind == "longrope":
+        position = trained
+        parameters |= longrope(given, trained, longest)
+    return {"max_position": position, "rope_parameters": parameters}
+
+
+def check_dynamic(trained: int, longest: int) -> None:
+    """Past the trained length upstream changes the base with every longer batch."""
+    if longest > trained:
+        raise ValueError(
+            f"rope_parameters: rope_type='dynamic' is served up to "
+            f"max_position_embeddings={trained}; set max_model_len={trained} or less "
+            f"(it is {longest})"
+        )
+
+
+def check_yarn(parameters: dict[str, Any], longest: int) -> None:
+    """vLLM's table ends at the original length times the factor."""
+    # Upstream reads 0 as "not given" for the two betas.
+    for key in ("beta_fast", "beta_slow"):
+        if not parameters.get(key, 1):
+            del parameters[key]
+    rows = int(
+        parameters["original_max_position_embeddings"] * float(parameters["factor"])
+    )
+    if longest > rows:
+        raise ValueError(
+            f"rope_parameters: rope_type='yarn' is served up to "
+            f"original_max_position_embeddings * factor = {rows}; "
+            f"max_model_len is {longest}"
+        )
+
+
+def longrope(given: dict[str, Any], trained: int, longest: int) -> dict[str, Any]:
+    """Magnitudes as upstream computes them, and the one known difference."""
+    original = given["original_max_position_embeddings"]
+    if longest > trained:
+        raise ValueError(
+            f"rope_parameters: rope_type='longrope' is served up to "
+            f"max_position_embeddings={trained}; max_model_len is {longest}"
+        )
+    if longest > original:
+        message = (
+            "longrope: vLLM uses the long factors for every sequence of this engine "
+            f"(max_model_len={longest} > {original}); Transformers uses the short ones "
+            f"for batches up to {original} tokens"
+        )
+        if os.environ.get(STRICT, "0") not in {"", "0"}:
+            raise ValueError(f"rope_parameters: {message}")
+        logger.warning_once(message)
+    scale = given.get("attention_factor")
+    if scale is None:
+        factor = given.get("factor") or trained / original
+        scale = 1.0
+        if factor > 1.0:
+            scale = math.sqrt(1 + math.log(factor) / math.log(original))
+    return {"short_mscale": scale, "long_mscale": scale}
