@@ -8,6 +8,7 @@ import black
 import libcst as cst
 
 from transpiler import __version__
+from transpiler.emit.files import sealed
 from transpiler.emit.imports import free_names, import_lines
 from transpiler.fusions.fusion import Outcome
 from transpiler.read import Source
@@ -35,8 +36,10 @@ def text_of(
     ]
     body = cst.Module(body=spaced)
     imports = import_lines(free_names(body), upstream)
-    head = "\n".join([*header(source, outcomes), "", *imports])
-    return black.format_str(head + "\n" + body.code, mode=MODE)
+    title = f'"""Inference-only {source.name} model, as in Transformers {source.version}."""'
+    code = "\n".join([title, "", *imports, body.code])
+    head = "".join(f"{line}\n" for line in header(source, outcomes))
+    return sealed(head, black.format_str(code, mode=MODE))
 
 
 def header(source: Source, outcomes: Sequence[Outcome]) -> list[str]:
@@ -55,7 +58,4 @@ def header(source: Source, outcomes: Sequence[Outcome]) -> list[str]:
         if outcome.code:
             where += f" refused [{outcome.code}]"
         lines.append(f"{where}: {outcome.detail}")
-    lines.append(
-        f'"""Inference-only {source.name} model, equal to Transformers {source.version}."""'
-    )
-    return lines
+    return [*lines, "#"]

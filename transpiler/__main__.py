@@ -1,0 +1,155 @@
+"""The command: `python -m transpiler [transpile|check|diff|explain] MODEL…`."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from transpiler.emit.files import check_unedited, write
+from transpiler.emit.registry import REGISTRY, registry_text, stale
+from transpiler.pipeline import Transpiled, transpile_source
+from transpiler.read import Source, read
+from transpiler.refusal import BadInput, Refused
+from transpiler.report import REPORT, line_of, merged
+from transpiler.review import diff_lines, explained
+
+GENERATED = Path(__file__).resolve().parent.parent / "generated"
+COMMANDS = frozenset({"transpile", "check", "diff", "explain"})
+
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_enable=False, no_args_is_help=False
+)
+console = Console(highlight=False, soft_wrap=True)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+Models = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[MODEL]...", help="Name or path; every file, if none."),
+]
+Output = Annotated[Path, typer.Option(help="Folder of the generated files.")]
+
+
+@app.command("transpile")
+def transpile_command(
+    models: Models = None,
+    output: Output = GENERATED,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite a file edited by hand.")
+    ] = False,
+) -> None:
+    """Write the generated file of each model, the registry and the report."""
+    if not output.is_dir():
+        raise BadInput(f"{output} is not a folder")
+    done: list[Transpiled] = []
+    for model in models or checked_in(output):
+        transpiled = walked(read(model))
+        target = output / f"{transpiled.source.name}.py"
+        if not force:
+            check_unedited(target)
+        done.append(transpiled)
+    for transpiled in done:
+        write(output / f"{transpiled.source.name}.py", transpiled.text)
+    write(output / REPORT, report_text(output, done))
+    write(output / REGISTRY, registry_text(output))
+    for transpiled in done:
+        console.print(f"{transpiled.source.name}.py", markup=False)
+        for outcome in transpiled.outcomes:
+            console.print(f"  {line_of(transpiled.source, outcome)}", markup=False)
+
+
+@app.command("check")
+def check_command(models: Models = None, output: Output = GENERATED) -> None:
+    """Regenerate in memory and compare; show the difference and what repairs it."""
+    names = models or checked_in(output)
+    done = [walked(read(name)) for name in names]
+    wanted = {f"{t.source.name}.py": t.text for t in done}
+    wanted[REPORT] = report_text(output, done)
+    wanted[REGISTRY] = registry_text(output)
+    different = False
+    for file, text in wanted.items():
+        path = output / file
+        found = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if found != text:
+            different = True
+            sys.stdout.writelines(
+                difflib.unified_diff(
+                    found.splitlines(keepends=True),
+                    text.splitlines(keepends=True),
+                    f"{file} (checked in)",
+                    f"{file} (regenerated)",
+                )
+            )
+    for file in stale(output):
+        different = True
+        name = file.removesuffix(".py")
+        console.print(f"{file} changed since it was proven: make verify MODEL={name}")
+    if different:
+        fail("generated files are not up to date: make transpile", 1)
+    console.print(f"{len(wanted)} files are up to date")
+
+
+@app.command("diff")
+def diff_command(model: str) -> None:
+    """Show upstream against generated, each changed statement with its rule."""
+    for line in diff_lines(walked(read(model))):
+        print(line)
+
+
+@app.command("explain")
+def explain_command(model: str) -> None:
+    """Show what came of each fusion and of each statement."""
+    for line in explained(walked(read(model))):
+        print(line)
+
+
+def walked(source: Source) -> Transpiled:
+    """Transpile a source; a refusal ends the command with its location."""
+    try:
+        return transpile_source(source)
+    except Refused as refused:
+        fail(f"{source.where(refused.node)}: {source.name} refused {refused}", 1)
+
+
+def checked_in(folder: Path) -> list[str]:
+    """Names of the models whose files are in a folder."""
+    return sorted(
+        path.stem
+        for path in folder.glob("*.py")
+        if path.name not in {"__init__.py", REGISTRY}
+    )
+
+
+def report_text(folder: Path, done: list[Transpiled]) -> str:
+    """The report with the sections of these models renewed."""
+    path = folder / REPORT
+    before = path.read_text(encoding="utf-8") if path.is_file() else ""
+    names = {*checked_in(folder), *(t.source.name for t in done)}
+    return merged(before, done, names)
+
+
+def fail(message: str, status: int) -> NoReturn:
+    """End the command with one line."""
+    errors.print(message, markup=False)
+    raise SystemExit(status)
+
+
+def main() -> None:
+    """Run the command; `transpile` when none is named."""
+    arguments = sys.argv[1:]
+    if not arguments or (
+        arguments[0] not in COMMANDS and arguments[0] not in {"--help", "-h"}
+    ):
+        arguments = ["transpile", *arguments]
+    try:
+        app(arguments)
+    except BadInput as bad:
+        fail(str(bad), 2)
+
+
+if __name__ == "__main__":
+    main()
