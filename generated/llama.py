@@ -33,7 +33,7 @@
 # LlamaDecoderLayer: layer add norm: + and the next input_layernorm or norm
 # LlamaAttention: attention: interface call -> Attention
 #
-# sha256 of what follows: 47904972f13f9e665cdab812f0ebb19326b80b766ba9b6029bd3081d7119ffda
+# sha256 of what follows: eefd9209821406ec127573621733ef4a784a295244a1dd35605352da54651773
 """Inference-only llama model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -342,6 +342,7 @@ class LlamaForCausalLM(
         config = vllm_config.model_config.hf_text_config
         self.config = config
         self.quant_config = vllm_config.quant_config
+        self.load_config = vllm_config.load_config
         self.model = LlamaModel(
             vllm_config=vllm_config, prefix=maybe_prefix(prefix, "model")
         )

@@ -15,7 +15,7 @@
 # MistralDecoderLayer: layer add norm: + and the next input_layernorm or norm
 # MistralAttention: attention: interface call -> Attention
 #
-# sha256 of what follows: a746eef1aa627098c096aecc538d358ea269c52808f0f5e838b5e44a9e3b0dcc
+# sha256 of what follows: 1aaeefb9814f332dad2eff86eff90459e767aad6445eea05336c528e35c00b4d
 """Inference-only mistral model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -323,6 +323,7 @@ class MistralForCausalLM(
         config = vllm_config.model_config.hf_text_config
         self.config = config
         self.quant_config = vllm_config.quant_config
+        self.load_config = vllm_config.load_config
         self.model = MistralModel(
             vllm_config=vllm_config, prefix=maybe_prefix(prefix, "model")
         )

@@ -15,7 +15,7 @@
 # Qwen2DecoderLayer: layer add norm: + and the next input_layernorm or norm
 # Qwen2Attention: attention: interface call -> Attention
 #
-# sha256 of what follows: 031a7ef62745dd1aeab12c90d9887090332606375571d30613c9d30dc1d8c107
+# sha256 of what follows: 48984e49cecf4e124eb855c62cc4d1259060b2af95b3b0dc8fc8ec766b18fac0
 """Inference-only qwen2 model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -330,6 +330,7 @@ class Qwen2ForCausalLM(
         config = vllm_config.model_config.hf_text_config
         self.config = config
         self.quant_config = vllm_config.quant_config
+        self.load_config = vllm_config.load_config
         self.model = Qwen2Model(
             vllm_config=vllm_config, prefix=maybe_prefix(prefix, "model")
         )

@@ -30,7 +30,7 @@
 # Qwen3DecoderLayer: layer add norm: + and the next input_layernorm or norm
 # Qwen3Attention: attention: interface call -> Attention
 #
-# sha256 of what follows: c4f32fffb5cb56b9fc46fee5e730675768f2427277a0e558e1e89149a31d0821
+# sha256 of what follows: 155e640544ab444d47688e019cbeb7c11b6c6369c099b0375e605bc0ca3a8a79
 """Inference-only qwen3 model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -353,6 +353,7 @@ class Qwen3ForCausalLM(
         config = vllm_config.model_config.hf_text_config
         self.config = config
         self.quant_config = vllm_config.quant_config
+        self.load_config = vllm_config.load_config
         self.model = Qwen3Model(
             vllm_config=vllm_config, prefix=maybe_prefix(prefix, "model")
         )

@@ -133,6 +133,7 @@ class {name}(nn.Module, SupportsLoRA, SupportsPP, SupportsQuant, SupportsEagle3)
         config = vllm_config.model_config.hf_text_config
         self.config = config
         self.quant_config = vllm_config.quant_config
+        self.load_config = vllm_config.load_config
         self.{model} = {model_class}(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "{model}"))
         if get_pp_group().is_last_rank:
             self.{head} = ParallelLMHead({vocabulary}, {width}, quant_config=vllm_config.quant_config, prefix=maybe_prefix(prefix, "{head}"))

@@ -15,39 +15,83 @@ from vllm.model_executor.models.utils import is_pp_missing_parameter
 
 
 def strict_weights(
-    model: nn.Module,
+    model: Any,
     weights: Iterable[tuple[str, torch.Tensor]],
     tied: tuple[str, str],
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Pass checkpoint tensors on, refusing what upstream would not accept.
 
     Args:
-        model: The causal model; its `hf_to_vllm_mapper`, `config` and `quant_config`
-            are read.
+        model: The causal model; its `hf_to_vllm_mapper`, `config`, `quant_config` and
+            `load_config` are read.
         weights: Checkpoint names and tensors.
         tied: Names of the head and of the embedding that it may be tied to.
 
     Raises:
-        ValueError: A bias that no layer has, when nothing is quantized; a tied head
-            that differs from the embedding, which upstream would not tie.
+        ValueError: A bias that no layer has, or a parameter (or a shard of one) that
+            no tensor gives, when nothing is quantized; a tied head that differs from
+            the embedding, which upstream would not tie.
     """
-    known = set(dict(model.named_parameters(remove_duplicate=False)))
+    known = dict(model.named_parameters(remove_duplicate=False))
+    plain = model.quant_config is None
     is_tied = bool(model.config.tie_word_embeddings)
     pair: dict[str, torch.Tensor] = {}
+    seen: dict[str, set[object]] = {}
     for name, tensor in weights:
-        if name.endswith(".bias") and model.quant_config is None:
-            check_bias(model, name, known)
+        if plain:
+            mapped = mapped_name(model, name)
+            if name.endswith(".bias"):
+                check_bias(model, name, mapped, known)
+            seen.setdefault(mapped or "", set()).add(shard_of(model, name))
         if is_tied and name in tied:
             pair[name] = tensor
             if len(pair) == 2:
                 check_tied(pair, tied)
                 pair.clear()
         yield name, tensor
+    # Weights of a dummy model come later and in parts, as do later updates.
+    first = not getattr(model, "is_loaded", False)
+    if plain and first and model.load_config.load_format != "dummy":
+        check_complete(model, seen)
+    model.is_loaded = True
 
 
-def check_bias(model: Any, name: str, known: set[str]) -> None:
+def mapped_name(model: Any, name: str) -> str | None:
+    """Name of the parameter that a checkpoint tensor goes to."""
+    mapped: str | None = model.hf_to_vllm_mapper.map_name(name)
+    return mapped
+
+
+def shard_of(model: Any, name: str) -> object:
+    """Shard that a checkpoint tensor is of a merged parameter, None for a whole one."""
+    for part, (_, shard) in model.hf_to_vllm_mapper.orig_to_new_stacked.items():
+        if part in name:
+            return shard
+    return None
+
+
+def check_complete(model: Any, seen: dict[str, set[object]]) -> None:
+    """Every parameter of this rank was given, a merged one with all its shards."""
+    stacked = model.hf_to_vllm_mapper.orig_to_new_stacked
+    for name, _ in model.named_parameters():
+        wanted = {shard for target, shard in stacked.values() if f"{target}." in name}
+        missing = (wanted or {None}) - seen.get(name, set())
+        if missing:
+            sources = [
+                name.replace(target, part)
+                for part, (target, shard) in stacked.items()
+                if f"{target}." in name and shard in missing
+            ]
+            raise ValueError(
+                f"the checkpoint lacks {', '.join(sources or [name])}, "
+                f"which {type(model).__name__} needs"
+            )
+
+
+def check_bias(
+    model: Any, name: str, mapped: str | None, known: dict[str, nn.Parameter]
+) -> None:
     """A bias of the checkpoint must have a place in the model."""
-    mapped = model.hf_to_vllm_mapper.map_name(name)
     if mapped is None or mapped in known or is_pp_missing_parameter(mapped, model):
         return
     raise ValueError(f"checkpoint tensor {name!r} has no place in {type(model).__name__}")
