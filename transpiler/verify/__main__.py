@@ -20,7 +20,10 @@ ROOT = Path(__file__).resolve().parents[2]
 GENERATED = ROOT / "generated"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-console = Console(soft_wrap=False)
+console = Console()
+if not console.is_terminal:
+    # A table cut at 80 columns cannot be read in a log.
+    console = Console(width=120)
 
 
 @app.command()
@@ -99,7 +102,7 @@ def _prove(
 ) -> list[Result]:
     """Run the variants with a line of progress, print the table, return the results."""
     from transpiler.verify.run import prove
-    from transpiler.verify.table import summary_of, table_of
+    from transpiler.verify.table import find_notes, summary_of, table_of
 
     plan = _plan(family, class_, backend, seed)
     results: list[Result] = []
@@ -110,7 +113,8 @@ def _prove(
             results.extend(prove(plan, (variant,)))
     title = f"{family.name}: {plan.target or 'own class of vLLM'}"
     console.print(table_of(title, results))
-    console.print(summary_of(results))
+    for line in (*find_notes(results), summary_of(results)):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     return results
 
 

@@ -18,6 +18,7 @@ from transpiler.verify.variants import Family, Head, Tensors, Variant
 
 # Standard deviations. A matrix multiplies its input's scale by GAIN; the head's gives
 # logits a spread of about 3, far from uniform and not yet one token with all the mass.
+# The embedding has the head's, since it may be the head.
 GAIN = 1.0
 HEAD_GAIN = 3.0
 BIAS = 1.0
@@ -45,11 +46,11 @@ def write_checkpoint(folder: Path, family: Family, variant: Variant, seed: int) 
 
 
 def request_of(family: Family, variant: Variant, seed: int) -> Request:
-    """Return a variant's prompts: random token ids of its lengths."""
+    """Return a variant's prompts: random token ids of its lengths, each after a 0."""
     vocab_size = family.config_json(variant)["vocab_size"]
     draw = random.Random(f"{seed} {variant.prompt_lengths}")
     prompts = tuple(
-        tuple(draw.randrange(vocab_size) for _ in range(length))
+        (0, *(draw.randrange(vocab_size) for _ in range(length - 1)))
         for length in variant.prompt_lengths
     )
     return Request(prompts, variant.new_tokens)
@@ -65,9 +66,8 @@ def _random(name: str, shape: tuple[int, ...], seed: int) -> Any:
         return noise * BIAS
     if len(shape) == 1:
         return 1 + noise * NORM
-    if name.endswith("embed_tokens.weight"):
-        return noise
-    gain = HEAD_GAIN if name.startswith("lm_head") else GAIN
+    is_head = name.startswith("lm_head") or name.endswith("embed_tokens.weight")
+    gain = HEAD_GAIN if is_head else GAIN
     return noise * gain / shape[-1] ** 0.5
 
 

@@ -16,6 +16,10 @@ import numpy as np
 
 from transpiler.verify.outputs import Answer, LogProbs, Request
 
+# An engine that goes out of scope shuts itself down, which takes longer than its run.
+# Its process is a child that ends without teardown, so it is kept to the end.
+_STARTED: list[Any] = []
+
 
 class Kind(Enum):
     """Whose implementation of an architecture the engine runs."""
@@ -89,7 +93,9 @@ def start(
     }
     if implementation.kind is Kind.TRANSFORMERS:
         arguments["model_impl"] = "transformers"
-    return LLM(**{**arguments, **options.settings})
+    llm = LLM(**{**arguments, **options.settings})
+    _STARTED.append(llm)
+    return llm
 
 
 def generate(llm: Any, request: Request, options: EngineOptions) -> tuple[Answer, ...]:

@@ -39,7 +39,7 @@ ENVIRONMENT = {
 PRELOADED = (
     "torch",
     "transformers",
-    "vllm",
+    "vllm.entrypoints.llm",
     "vllm.model_executor.layers.quantization.online.base",
     "vllm.model_executor.models.transformers",
     "vllm.v1.worker.cpu_model_runner",

@@ -1,12 +1,14 @@
-"""The table a person reads: one row per variant."""
+"""The table a person reads: one row per variant, and why what failed did."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from rich.markup import escape
 from rich.table import Table
 
 from transpiler.verify.compare import BAR, Comparison
 from transpiler.verify.run import Result
-from transpiler.verify.variants import Outcome
 
 COLUMNS = ("tokens", "prompt", "decode", "backend", "seconds")
 
@@ -20,22 +22,19 @@ def table_of(title: str, results: list[Result]) -> Table:
     table.add_column("variant", no_wrap=True)
     table.add_column("verdict", overflow="fold")
     for name in COLUMNS:
-        table.add_column(name, justify="right", overflow="fold")
+        table.add_column(name, justify="right", no_wrap=True)
     for result in results:
         table.add_row(*_row(result))
     return table
 
 
-def verdict_of(result: Result) -> str:
-    """Return a result in a few words."""
-    if not result.passed:
-        return f"[red]failed[/red]: {result.detail}"
-    if result.named:
-        return f"raises, naming {result.named}"
-    comparison = result.comparison
-    if comparison is not None and comparison.bar > BAR:
-        return f"equal, bar {comparison.bar:.1e}"
-    return "equal"
+def find_notes(results: list[Result]) -> Iterator[str]:
+    """Yield one line for each variant that failed and each backend that did not run."""
+    for result in results:
+        if not result.passed:
+            yield f"{result.variant.name}: {result.detail}"
+        if isinstance(result.backend, str):
+            yield f"{result.variant.name}: backend: {result.backend}"
 
 
 def summary_of(results: list[Result]) -> str:
@@ -46,38 +45,42 @@ def summary_of(results: list[Result]) -> str:
     longest = max(results, key=lambda result: result.seconds)
     return (
         f"{passed} of {len(results)} variants passed in {seconds:.0f} s "
-        f"(longest {longest.variant.name}, {longest.seconds:.1f} s), "
-        f"the backend column in {backend:.0f} s"
+        f"(longest {longest.variant.name}, {longest.seconds:.1f} s); "
+        f"the backend took {backend:.0f} s"
     )
 
 
 def _row(result: Result) -> tuple[str, ...]:
-    comparison = result.comparison
     cells = ("", "", "")
-    if comparison is not None:
-        cells = (
-            _tokens(comparison),
-            _number(comparison.prompt),
-            _number(comparison.decode),
-        )
+    if result.comparison is not None:
+        cells = _numbers(result.comparison)
     seconds = f"{result.seconds:.1f}"
-    return (result.variant.name, verdict_of(result), *cells, _backend(result), seconds)
+    verdict = escape(_verdict(result))
+    if not result.passed:
+        verdict = f"[red]{verdict}[/red]"
+    return (result.variant.name, verdict, *cells, _backend(result), seconds)
 
 
-def _tokens(comparison: Comparison) -> str:
-    if not comparison.tokens_equal:
-        return "differ"
-    return f"equal, {comparison.tied} tied" if comparison.tied else "equal"
+def _verdict(result: Result) -> str:
+    if not result.passed:
+        return "failed"
+    if result.named:
+        return f"raises: {result.named}"
+    comparison = result.comparison
+    if comparison is not None and comparison.bar > BAR:
+        return f"equal, bar {comparison.bar:.2e}"
+    return "equal"
+
+
+def _numbers(comparison: Comparison) -> tuple[str, str, str]:
+    tokens = "equal" if comparison.tokens_equal else "differ"
+    if comparison.tokens_equal and comparison.tied:
+        tokens = f"equal, {comparison.tied} tied"
+    return tokens, f"{comparison.prompt:.1e}", f"{comparison.decode:.1e}"
 
 
 def _backend(result: Result) -> str:
-    """Return the backend's largest difference, or why it has none."""
+    """Return the backend's largest difference, or that it failed."""
     if isinstance(result.backend, Comparison):
-        return _number(result.backend.largest)
-    if result.backend is None and result.variant.expected.outcome is Outcome.RAISES:
-        return ""
-    return result.backend or ""
-
-
-def _number(value: float) -> str:
-    return f"{value:.1e}"
+        return f"{result.backend.largest:.1e}"
+    return "failed" if result.backend else ""
