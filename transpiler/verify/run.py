@@ -1,0 +1,206 @@
+"""Prove one variant, or all of a family: checkpoint, oracle, engine, verdict."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from transpiler.verify.checkpoint import request_of, write_checkpoint
+from transpiler.verify.compare import LARGEST_BAR, Comparison, compare
+from transpiler.verify.engine import (
+    EngineOptions,
+    Implementation,
+    Kind,
+    generate,
+    start,
+)
+from transpiler.verify.isolate import Failure, in_child
+from transpiler.verify.oracle import consult
+from transpiler.verify.outputs import Answer, Reference, Request
+from transpiler.verify.variants import Family, Outcome, Variant
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a family is proven: the class under test and what else is run.
+
+    `target` is `module:Class` or `path/to/file.py:Class`, or empty to put vLLM's own
+    class to the test; `timeout` is seconds per child.
+    """
+
+    family: Family
+    target: str
+    seed: int = 0
+    with_backend: bool = True
+    timeout: float = 120.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one variant.
+
+    Attributes:
+        variant: the variant.
+        passed: whether the expected outcome was met.
+        comparison: how far the class under test is from upstream, where it ran.
+        named: the field or tensor that the expected `ValueError` named, or empty.
+        detail: why it did not pass, one line, or empty.
+        backend: the Transformers backend on the same checkpoint: its comparison, why
+            it gave none, or None where it was not asked.
+        seconds: wall time of the variant without the backend.
+        backend_seconds: wall time of the backend.
+    """
+
+    variant: Variant
+    passed: bool
+    comparison: Comparison | None = None
+    named: str = ""
+    detail: str = ""
+    backend: Comparison | str | None = None
+    seconds: float = 0.0
+    backend_seconds: float = 0.0
+
+
+def prove(plan: Plan, variants: tuple[Variant, ...]) -> Iterator[Result]:
+    """Yield the result of each variant as it comes; see `prove_variant`."""
+    for variant in variants:
+        yield prove_variant(plan, variant)
+
+
+def prove_variant(plan: Plan, variant: Variant) -> Result:
+    """Run one variant and judge it. `isolate.import_once` must have been called."""
+    with tempfile.TemporaryDirectory(prefix="verify-checkpoint-") as name:
+        checkpoint = Path(name)
+        began = time.monotonic()
+        result = _judge(plan, variant, checkpoint)
+        seconds = time.monotonic() - began
+        if isinstance(result, _Compared):
+            backend = _run_backend(plan, variant, checkpoint, result.reference)
+            result = Result(
+                variant,
+                result.comparison.is_equal,
+                result.comparison,
+                detail=_shortfall(result.comparison),
+                backend=backend,
+            )
+        spent = time.monotonic() - began - seconds
+    return replace(result, seconds=seconds, backend_seconds=spent)
+
+
+def run_class(
+    checkpoint: Path,
+    request: Request,
+    implementation: Implementation,
+    options: EngineOptions,
+) -> tuple[Answer, ...]:
+    """Start an engine in this process, answer the request, return the answers."""
+    return generate(start(checkpoint, implementation, options), request, options)
+
+
+@dataclass(frozen=True)
+class _Compared:
+    reference: Reference
+    comparison: Comparison
+
+
+def _judge(plan: Plan, variant: Variant, checkpoint: Path) -> Result | _Compared:
+    """Return a comparison where the class ran, else the whole result."""
+    writing = partial(write_checkpoint, checkpoint, plan.family, variant, plan.seed)
+    written = in_child(writing, plan.timeout)
+    if isinstance(written, Failure):
+        return _failed(variant, f"checkpoint: {written.last_line()}")
+    if variant.expected.outcome is not Outcome.EQUAL:
+        refusal = _judge_start(plan, variant, checkpoint)
+        if refusal is not None:
+            return refusal
+    return _judge_numbers(plan, variant, checkpoint)
+
+
+def _judge_start(plan: Plan, variant: Variant, checkpoint: Path) -> Result | None:
+    """Return the result of an engine start, or None if it started and may."""
+    options = EngineOptions(variant.max_model_len)
+    implementation = _implementation(plan)
+
+    def starting() -> None:
+        start(checkpoint, implementation, options)
+
+    started = in_child(starting, plan.timeout)
+    if isinstance(started, Failure):
+        named = find_name(started, variant.expected.names)
+        if named:
+            return Result(variant, True, named=named)
+        wanted = " or ".join(variant.expected.names)
+        return _failed(variant, f"no ValueError names {wanted}: {started.last_line()}")
+    if variant.expected.outcome is Outcome.RAISES:
+        return _failed(variant, "started, where it must raise a ValueError")
+    return None
+
+
+def _judge_numbers(
+    plan: Plan, variant: Variant, checkpoint: Path
+) -> Result | _Compared:
+    request = request_of(plan.family, variant, plan.seed)
+    reference = in_child(partial(consult, checkpoint, request), plan.timeout)
+    if isinstance(reference, Failure):
+        return _failed(variant, f"upstream: {reference.last_line()}")
+    options = EngineOptions(variant.max_model_len)
+    running = partial(run_class, checkpoint, request, _implementation(plan), options)
+    answers = in_child(running, plan.timeout)
+    if isinstance(answers, Failure):
+        return _failed(variant, answers.last_line())
+    comparison = compare(reference.value, answers.value)
+    return _Compared(reference.value, comparison)
+
+
+def _run_backend(
+    plan: Plan, variant: Variant, checkpoint: Path, reference: Reference
+) -> Comparison | str | None:
+    """Run the Transformers backend on the same checkpoint, if asked for."""
+    if not plan.with_backend:
+        return None
+    request = request_of(plan.family, variant, plan.seed)
+    options = EngineOptions(variant.max_model_len)
+    implementation = Implementation(Kind.TRANSFORMERS, plan.family.architecture)
+    running = partial(run_class, checkpoint, request, implementation, options)
+    answers = in_child(running, plan.timeout)
+    if isinstance(answers, Failure):
+        return answers.last_line()
+    return compare(reference, answers.value)
+
+
+def find_name(failure: Failure, names: tuple[str, ...]) -> str:
+    """Return the first of `names` that a `ValueError` of a failure names, or empty.
+
+    A name must stand alone: `factor` is not named by `attention_factor`.
+    """
+    texts = [cause.text for cause in failure.causes if cause.is_value_error]
+    for name in names:
+        alone = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
+        if any(alone.search(text) for text in texts):
+            return name
+    return ""
+
+
+def _implementation(plan: Plan) -> Implementation:
+    kind = Kind.UNDER_TEST if plan.target else Kind.VLLM
+    return Implementation(kind, plan.family.architecture, plan.target)
+
+
+def _shortfall(comparison: Comparison) -> str:
+    """Return why a comparison is not equal, or empty."""
+    if comparison.is_equal:
+        return ""
+    if comparison.bar > LARGEST_BAR:
+        return f"upstream differs from itself by {comparison.noise:.1e}"
+    if comparison.largest > comparison.bar:
+        return f"{comparison.largest:.1e} is above the bar {comparison.bar:.1e}"
+    return "greedy tokens differ"
+
+
+def _failed(variant: Variant, detail: str) -> Result:
+    return Result(variant, False, detail=detail)
