@@ -15,7 +15,7 @@
 # Qwen2DecoderLayer: layer add norm: + and the next input_layernorm or norm
 # Qwen2Attention: attention: interface call -> Attention
 #
-# sha256 of what follows: 48984e49cecf4e124eb855c62cc4d1259060b2af95b3b0dc8fc8ec766b18fac0
+# sha256 of what follows: b0040b1b887fb0aa93f2199917a6d06eea38e884b6ff7131f123d43de640bfc1
 """Inference-only qwen2 model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -214,6 +214,10 @@ class Qwen2Model(nn.Module, EagleModelMixin):
         super().__init__()
         config = vllm_config.model_config.hf_text_config
         self.config = config
+        if not set(config.layer_types) <= {"full_attention", "sliding_attention"}:
+            raise ValueError(
+                f"layer_types={config.layer_types}: upstream makes no mask for one of them"
+            )
         if not getattr(config, "is_causal", True):
             raise ValueError("is_causal=False: only causal attention is generated")
         # Each attention says its own window; none may fall back to the engine's.

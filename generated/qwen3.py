@@ -30,7 +30,7 @@
 # Qwen3DecoderLayer: layer add norm: + and the next input_layernorm or norm
 # Qwen3Attention: attention: interface call -> Attention
 #
-# sha256 of what follows: 155e640544ab444d47688e019cbeb7c11b6c6369c099b0375e605bc0ca3a8a79
+# sha256 of what follows: dde9e595b630d512e02c71cd60007804c6bf91458e6714789ac4897071ff3c9f
 """Inference-only qwen3 model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -237,6 +237,10 @@ class Qwen3Model(nn.Module, EagleModelMixin):
         super().__init__()
         config = vllm_config.model_config.hf_text_config
         self.config = config
+        if not set(config.layer_types) <= {"full_attention", "sliding_attention"}:
+            raise ValueError(
+                f"layer_types={config.layer_types}: upstream makes no mask for one of them"
+            )
         if not getattr(config, "is_causal", True):
             raise ValueError("is_causal=False: only causal attention is generated")
         # Each attention says its own window; none may fall back to the engine's.

@@ -27,7 +27,9 @@ def check(work: Work, text: str, fates: dict[cst.CSTNode, Fate]) -> None:
 
 def check_attributes(node: ast.ClassDef) -> None:
     """Every `self.x` that a class reads is one that it sets or inherits."""
-    bound: set[str] = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+    bound: set[str] = {
+        item.name for item in node.body if isinstance(item, ast.FunctionDef)
+    }
     read: dict[str, int] = {}
     for inner in ast.walk(node):
         if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):

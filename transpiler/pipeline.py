@@ -68,7 +68,9 @@ def transpile_source(source: Source) -> Transpiled:
         fusion.run(work)
     lowered = lower(work)
     ordered = [lowered[name] for name in module.classes if name in lowered]
-    text = text_of(source, module.imports, [item.node for item in ordered], work.outcomes)
+    text = text_of(
+        source, module.imports, [item.node for item in ordered], work.outcomes
+    )
     fates = {node: fate for item in ordered for node, fate in item.fates.items()}
     check(work, text, fates)
     return Transpiled(

@@ -187,6 +187,4 @@ def conversion_entries(name: str, text: str, root: Path) -> tuple[str, ...]:
         for key in node.keys
         if isinstance(key, ast.Constant) and isinstance(key.value, str)
     }
-    return tuple(
-        sorted(key for key in keys if key == name or f"class {key}(" in text)
-    )
+    return tuple(sorted(key for key in keys if key == name or f"class {key}(" in text))

@@ -85,7 +85,9 @@ def explained(transpiled: Transpiled) -> Iterator[str]:
     for scope in scopes:
         yield scope
         for name in names:
-            here = [o for o in transpiled.outcomes if (o.scope, o.fusion) == (scope, name)]
+            here = [
+                o for o in transpiled.outcomes if (o.scope, o.fusion) == (scope, name)
+            ]
             if not here:
                 yield f"  {name}: absent"
             for outcome in here:

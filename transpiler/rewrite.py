@@ -39,7 +39,9 @@ class Rewriting:
     flow: Flow
     fates: dict[cst.CSTNode, Fate] = field(default_factory=dict)
 
-    def function(self, body: Sequence[cst.CSTNode], keep: Iterable[str] = ()) -> list[Statement]:
+    def function(
+        self, body: Sequence[cst.CSTNode], keep: Iterable[str] = ()
+    ) -> list[Statement]:
         """The new statements of a function body.
 
         Args:
@@ -95,7 +97,9 @@ class Rewriting:
             raise AssertionError(f"not a statement: {type(new)}")
         rules = sorted(self.rules_within(node))
         changed = not new.deep_equals(node)
-        self.fates[node] = Fate("rewritten", " + ".join(rules)) if changed else Fate("kept", "")
+        self.fates[node] = (
+            Fate("rewritten", " + ".join(rules)) if changed else Fate("kept", "")
+        )
         return [*extra, Line(new, node, " + ".join(rules) or None), *after]
 
     def undecided(self, node: cst.If) -> Line:
@@ -179,19 +183,20 @@ def is_docstring(node: cst.CSTNode) -> bool:
     """Whether a statement is a bare string."""
     return m.matches(
         node,
-        m.SimpleStatementLine(
-            body=[m.Expr(m.SimpleString() | m.ConcatenatedString())]
-        ),
+        m.SimpleStatementLine(body=[m.Expr(m.SimpleString() | m.ConcatenatedString())]),
     )
 
 
 def is_identity(node: cst.CSTNode) -> bool:
     """Whether a statement is `x = x`."""
     if not m.matches(
-        node, m.SimpleStatementLine(body=[m.Assign([m.AssignTarget(m.Name())], m.Name())])
+        node,
+        m.SimpleStatementLine(body=[m.Assign([m.AssignTarget(m.Name())], m.Name())]),
     ):
         return False
-    assign = cst.ensure_type(cst.ensure_type(node, cst.SimpleStatementLine).body[0], cst.Assign)
+    assign = cst.ensure_type(
+        cst.ensure_type(node, cst.SimpleStatementLine).body[0], cst.Assign
+    )
     return assign.targets[0].target.deep_equals(assign.value)
 
 
@@ -205,7 +210,9 @@ def simple_targets(node: cst.CSTNode) -> list[str] | None:
     if not isinstance(small, cst.Assign | cst.AnnAssign):
         return None
     targets = (
-        [t.target for t in small.targets] if isinstance(small, cst.Assign) else [small.target]
+        [t.target for t in small.targets]
+        if isinstance(small, cst.Assign)
+        else [small.target]
     )
     for target in targets:
         elements = target.elements if isinstance(target, cst.Tuple) else [target]

@@ -75,12 +75,17 @@ def class_body(cls: ModelingClass, module: ModelingModule, kind: str) -> Body:
 
     def evaluator() -> Evaluator:
         found = Evaluator(graph, module.resolve, attribute)
-        found.inlined = {**module.functions, **{f"self.{k}": v for k, v in cls.methods.items()}}
+        found.inlined = {
+            **module.functions,
+            **{f"self.{k}": v for k, v in cls.methods.items()},
+        }
         return found
 
     making = evaluator()
     making.flow = flow
-    making.run(cls.method("__init__"), {"self": me, **holes(cls.method("__init__"), kind)})
+    making.run(
+        cls.method("__init__"), {"self": me, **holes(cls.method("__init__"), kind)}
+    )
     forward = cls.method("forward")
     bound = {k: graph.make(kind, f"forward.{k}") for k in parameter_names(forward)}
     result = evaluator().run(forward, {"self": me, **bound}).result
@@ -89,7 +94,8 @@ def class_body(cls: ModelingClass, module: ModelingModule, kind: str) -> Body:
     parameters = {
         name: value
         for name, (value, _) in flow.assigned.items()
-        if value.op == "call" and value.name in {"torch.nn.Parameter", "torch.nn.Linear"}
+        if value.op == "call"
+        and value.name in {"torch.nn.Parameter", "torch.nn.Linear"}
     }
     return Body(result, parameters)
 

@@ -264,7 +264,9 @@ class Evaluator(Expressions):
             star = function.params.star_kwarg.name.value
             bound[star] = self.graph.make("dict", keywords=tuple(rest))
         elif rest:
-            raise Refused("arguments", f"{name} has no parameter {rest[0][0]}", function)
+            raise Refused(
+                "arguments", f"{name} has no parameter {rest[0][0]}", function
+            )
         bound["self"] = self.graph.make("self", "")
         flow = inner.run(function, bound)
         self.flow.writes += flow.writes

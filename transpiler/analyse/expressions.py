@@ -92,7 +92,9 @@ class Expressions:
                 left, right = self.value(node.left), self.value(node.right)
                 return self.binary(operator, left, right)
             case cst.UnaryOperation():
-                return self.unary(type(node.operator).__name__, self.value(node.expression))
+                return self.unary(
+                    type(node.operator).__name__, self.value(node.expression)
+                )
             case cst.Comparison():
                 return self.comparison(node)
             case cst.BooleanOperation():
@@ -259,7 +261,10 @@ class Expressions:
             missing = self.graph.make("missing")
             ours, theirs = dict(yes.keywords), dict(no.keywords)
             entries = tuple(
-                (key, self.merge(test, ours.get(key, missing), theirs.get(key, missing)))
+                (
+                    key,
+                    self.merge(test, ours.get(key, missing), theirs.get(key, missing)),
+                )
                 for key in {**ours, **theirs}
             )
             return self.graph.make("dict", keywords=entries)

@@ -145,6 +145,7 @@ def the_causal_class(module: ModelingModule) -> ModelingClass:
     if len(named) != 1:
         names = ", ".join(cls.name for cls in named) or "none"
         raise Refused(
-            "no-causal-class", f"one class with GenerationMixin is needed, found {names}"
+            "no-causal-class",
+            f"one class with GenerationMixin is needed, found {names}",
         )
     return named[0]

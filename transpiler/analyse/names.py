@@ -38,7 +38,11 @@ PARAMETERS = {
     "torch.cat": ("tensors", "dim"),
     "torch.nn.functional.softmax": ("input", "dim"),
 }
-DTYPE_METHODS = {"float": "torch.float32", "half": "torch.float16", "double": "torch.float64"}
+DTYPE_METHODS = {
+    "float": "torch.float32",
+    "half": "torch.float16",
+    "double": "torch.float64",
+}
 ALIASES = {"torch.float": "torch.float32", "torch.concat": "torch.cat"}
 # Methods that return the same numbers, whatever happens to memory.
 IDENTITIES = frozenset({"contiguous", "clone", "detach"})
@@ -78,7 +82,9 @@ def imported_names(tree: cst.Module) -> dict[str, str]:
                 module = (dotted(small.module) if small.module else "") or ""
                 for alias in small.names:
                     name = dotted(alias.name) or ""
-                    found[alias.evaluated_alias or name] = f"{module}.{name}".lstrip(".")
+                    found[alias.evaluated_alias or name] = f"{module}.{name}".lstrip(
+                        "."
+                    )
     return found
 
 

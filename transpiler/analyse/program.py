@@ -167,7 +167,9 @@ class Analyser:
     def find_child(self, scope: Scope, statement: cst.SimpleStatementLine) -> None:
         """Record `self.x = Class(...)` and `self.x = ModuleList([Class(...) …])`."""
         for small in statement.body:
-            if not isinstance(small, cst.Assign) or not isinstance(small.value, cst.Call):
+            if not isinstance(small, cst.Assign) or not isinstance(
+                small.value, cst.Call
+            ):
                 continue
             for target in small.targets:
                 where = target.target

@@ -23,7 +23,9 @@ def is_sealed(text: str) -> bool:
     """Whether a generated text is as it was written."""
     head, found, rest = text.partition(SEAL)
     digest, newline, body = rest.partition("\n")
-    return bool(found and newline) and digest == hashlib.sha256(body.encode()).hexdigest()
+    return (
+        bool(found and newline) and digest == hashlib.sha256(body.encode()).hexdigest()
+    )
 
 
 def check_unedited(path: Path) -> None:
@@ -32,7 +34,9 @@ def check_unedited(path: Path) -> None:
     Raises:
         BadInput: The file's text is not what its seal says.
     """
-    if path.is_file() and not is_sealed(path.read_text(encoding="utf-8", errors="replace")):
+    if path.is_file() and not is_sealed(
+        path.read_text(encoding="utf-8", errors="replace")
+    ):
         raise BadInput(f"{path} was edited by hand: use --force to overwrite it")
 
 

@@ -76,7 +76,9 @@ def free_names(tree: cst.Module) -> set[str]:
                 node = node.value
                 name = node.value if isinstance(node, cst.Name) else name
             if isinstance(name, str) and not [
-                a for a in access.referents if not isinstance(a, cst.metadata.BuiltinAssignment)
+                a
+                for a in access.referents
+                if not isinstance(a, cst.metadata.BuiltinAssignment)
             ]:
                 used.add(name)
     return used - bound

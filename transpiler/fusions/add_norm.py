@@ -75,7 +75,9 @@ class AddNorm(Fusion):
         start, stop = block.index(addition.statement), block.index(norm_at)
         between = block[start + 1 : stop]
         if stop < start or not all(is_copy(scope, s, value) for s in between):
-            raise Refused("not-adjacent", "statements between the sum and its norm", where)
+            raise Refused(
+                "not-adjacent", "statements between the sum and its norm", where
+            )
         after = [s for s in block[stop + 1 :] if is_copy(scope, s, value)]
         name = name_read(scope, others[0], value)
         child = work.is_norm(scope, norms[0])
@@ -162,13 +164,17 @@ class LayerAddNorm(Fusion):
         )
         edits.swap(addition.statement, self.name, [])
         returned = [
-            node for node in forward_of(scope).nodes_of(value) if isinstance(node, cst.Name)
+            node
+            for node in forward_of(scope).nodes_of(value)
+            if isinstance(node, cst.Name)
         ][-1]
         edits.replace_text(
             returned, self.name, f"{addition.branch}, {addition.residual}"
         )
         work.edits_of(model).swap(
-            final_at, self.name, [f"{final_name}, _ = self.{final.name}({final_name}, {name})"]
+            final_at,
+            self.name,
+            [f"{final_name}, _ = self.{final.name}({final_name}, {name})"],
         )
         work.with_residual[scope.name] = parameter
         return f"+ and the next {first.name if first else ''} or {final.name}"
@@ -180,7 +186,9 @@ class LayerAddNorm(Fusion):
         looped = [v for v in distinct_values(model) if v.op == "looped"]
         after = [v for v in looped if v.args[0] is call]
         if len(after) != 1:
-            raise Refused("extra-use", "the layer's result is not carried", model.cls.node)
+            raise Refused(
+                "extra-use", "the layer's result is not carried", model.cls.node
+            )
         users = users_of(model, after[0])
         child = work.is_norm(model, users[0]) if len(users) == 1 else None
         if child is None:
@@ -252,7 +260,9 @@ def is_copy(scope: Scope, statement: cst.CSTNode, value: Value) -> bool:
     ):
         return False
     source = getattr(statement.body[0], "value", None)
-    return isinstance(source, cst.Name) and forward_of(scope).values.get(source) is value
+    return (
+        isinstance(source, cst.Name) and forward_of(scope).values.get(source) is value
+    )
 
 
 def name_read(scope: Scope, user: Value, value: Value) -> str:
@@ -275,4 +285,6 @@ def parameter_of(scope: Scope, value: Value) -> str:
     for name, known in first.items():
         if known is value:
             return name
-    raise Refused("extra-use", "the layer does not get the loop's value", scope.cls.node)
+    raise Refused(
+        "extra-use", "the layer does not get the loop's value", scope.cls.node
+    )

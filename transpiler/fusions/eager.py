@@ -1,6 +1,6 @@
 """Table of eager attention functions: the reference that the interface stands for."""
 
-PLAIN = '''
+PLAIN = """
 def repeat_kv(x, n):
     batch, heads, length, size = x.shape
     if n == 1:
@@ -18,6 +18,6 @@ def eager(module, query, key, value, attention_mask, scaling, dropout):
     weights = F.softmax(weights, dim=-1, dtype=torch.float32).to(query.dtype)
     output = torch.matmul(weights, value).transpose(1, 2)
     return output, weights
-'''
+"""
 
 ROWS = {"plain": PLAIN}

@@ -158,7 +158,11 @@ class Fusion(ABC):
                     detail = self.fuse(work, scope, value)
                 except Refused as refused:
                     outcome = Outcome(
-                        scope.name, self.name, refused.reason, refused.code, refused.node
+                        scope.name,
+                        self.name,
+                        refused.reason,
+                        refused.code,
+                        refused.node,
                     )
                     work.outcomes.append(outcome)
                 else:
@@ -234,7 +238,9 @@ def single_call(scope: Scope, child: Child, value: Value) -> cst.Call:
             "extra-use", f"self.{child.name} is used {len(references)} times", node
         )
     if not isinstance(node, cst.Call) or len(node.args) != 1 or node.args[0].star:
-        raise Refused("call-shape", f"self.{child.name} takes more than one input", node)
+        raise Refused(
+            "call-shape", f"self.{child.name} takes more than one input", node
+        )
     return node
 
 

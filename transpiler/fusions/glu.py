@@ -83,7 +83,11 @@ class GLU(Fusion):
             bias.op == "const" and is_const(other, bias.constant)
         ):
             raise Refused("unequal-bias", "gate and up differ in bias", up.call)
-        for inner, what in ((gate_value, "gate"), (activated, "gate"), (up_value, "up")):
+        for inner, what in (
+            (gate_value, "gate"),
+            (activated, "gate"),
+            (up_value, "up"),
+        ):
             if len(users_of(scope, inner)) != 1:
                 raise Refused("extra-use", f"the {what} is used elsewhere too", product)
         act, act_statement, key = activation_of(scope, activated)
@@ -150,7 +154,9 @@ def activation_of(scope: Scope, activated: Value) -> tuple[str, cst.CSTNode, str
         or function.args[0].name != "activations.ACT2FN"
     ):
         raise Refused("activation", "the activation is not ACT2FN[...]", call)
-    held = [name for name, (value, _) in scope.init.assigned.items() if value is function]
+    held = [
+        name for name, (value, _) in scope.init.assigned.items() if value is function
+    ]
     if len(held) != 1 or len(forward_of(scope).nodes_of(function)) != 1:
         raise Refused("activation", "the activation has more than one use", call)
     target = scope.init.assigned[held[0]][1]

@@ -4,7 +4,7 @@
 variance in float32, the weight applied after the cast back.
 """
 
-RMS = '''
+RMS = """
 class Norm(nn.Module):
     def __init__(self, hidden_size, eps):
         super().__init__()
@@ -15,6 +15,6 @@ class Norm(nn.Module):
         full = x.to(torch.float32)
         full = full * torch.rsqrt(full.pow(2).mean(-1, keepdim=True) + self.eps)
         return self.weight * full.to(x.dtype)
-'''
+"""
 
 ROWS = {"RMSNorm": RMS}

@@ -76,7 +76,9 @@ class QKV(Fusion):
         statements = [owners[p.call] for p in found]
         block = list(scope.cls.method("forward").body.body)
         if any(statement not in block for statement in statements):
-            raise Refused("not-dominating", "the calls are not in one block", query.call)
+            raise Refused(
+                "not-dominating", "the calls are not in one block", query.call
+            )
         names = [assigned_name(statement) for statement in statements]
         if None in names or len(set(names)) != 3:
             names = ["query_states", "key_states", "value_states"]
@@ -113,7 +115,9 @@ class QKV(Fusion):
         for name in names:
             if name in before:
                 raise Refused(
-                    "name-taken", f"{name} is bound before the projections", statements[first]
+                    "name-taken",
+                    f"{name} is bound before the projections",
+                    statements[first],
                 )
 
     def construct(self, work: Work, scope: Scope, found: list[Projection]) -> None:
@@ -160,7 +164,9 @@ def check_alike(scope: Scope, found: list[Projection]) -> None:
         if size_of(scope, other.child, 0)[0] is not size_of(scope, query.child, 0)[0]:
             raise Refused("different-input", "input widths differ", other.child.call)
         bias, ours = bias_of(scope, other.child)[0], bias_of(scope, query.child)[0]
-        if bias is not ours and not (ours.op == "const" and is_const(bias, ours.constant)):
+        if bias is not ours and not (
+            ours.op == "const" and is_const(bias, ours.constant)
+        ):
             raise Refused(
                 "unequal-bias",
                 f"self.{query.child.name} and self.{other.child.name} differ in bias",

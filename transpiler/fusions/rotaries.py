@@ -5,7 +5,7 @@ the apply function turns the two halves of each head. The class takes its
 frequencies from Transformers' own functions for every rope type but the default.
 """
 
-HALF_CLASS = '''
+HALF_CLASS = """
 class Rotary(nn.Module):
     def __init__(self, config):
         super().__init__()
@@ -29,9 +29,9 @@ class Rotary(nn.Module):
         cos = both.cos() * self.scaling
         sin = both.sin() * self.scaling
         return cos.to(dtype=x.dtype), sin.to(dtype=x.dtype)
-'''
+"""
 
-HALF_APPLY = '''
+HALF_APPLY = """
 def rotate_half(x):
     first = x[..., : x.shape[-1] // 2]
     second = x[..., x.shape[-1] // 2 :]
@@ -42,7 +42,7 @@ def apply(q, k, cos, sin, unsqueeze_dim):
     cos = cos.unsqueeze(unsqueeze_dim)
     sin = sin.unsqueeze(unsqueeze_dim)
     return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
-'''
+"""
 
 CLASSES = {"half": HALF_CLASS}
 APPLIES = {"half": HALF_APPLY}

@@ -21,7 +21,7 @@ from transpiler.fusions.fusion import (
     the_node,
 )
 from transpiler.fusions.qkv import is_interface_call
-from transpiler.lower.window import check_keyword, text_of, window_of
+from transpiler.lower.window import check_keyword, kind_checks, text_of, window_of
 from transpiler.refusal import Refused
 
 RULE = "attention"
@@ -76,9 +76,7 @@ def check_eager(work: Work, scope: Scope, value: Value, node: cst.Call) -> None:
         raise Refused("eager-body", f"{function} is not in the table", node)
     groups = scope.init.assigned.get("num_key_value_groups")
     heads = heads_of(work, scope)
-    ratio = work.program.graph.make(
-        "binary", "//", (heads[0].heads, heads[1].heads)
-    )
+    ratio = work.program.graph.make("binary", "//", (heads[0].heads, heads[1].heads))
     if groups is None or groups[0] is not ratio:
         raise Refused(
             "heads", "num_key_value_groups is not query heads // key heads", node
@@ -131,9 +129,12 @@ def construct(work: Work, scope: Scope, scale: str, window: Value) -> None:
     if not is_const(window, None):
         layer = name_of(scope, "element") if window.op == "subscript" else ""
         arguments.append(f"per_layer_sliding_window={text_of(window, config, layer)}")
+        work.model_checks += kind_checks(window)
     arguments.append('prefix=f"{prefix}.attn"')
     last = scope.cls.method("__init__").body.body[-1]
-    work.edits_of(scope).append(last, [f"self.attn = Attention({', '.join(arguments)})"])
+    work.edits_of(scope).append(
+        last, [f"self.attn = Attention({', '.join(arguments)})"]
+    )
 
 
 def name_of(scope: Scope, op: str) -> str:
@@ -148,7 +149,9 @@ def rewrite_call(work: Work, scope: Scope, value: Value, node: cst.Call) -> None
     """`out, weights = interface(self, q, k, v, …)` becomes `out = self.attn(q, k, v)`."""
     edits = work.edits_of(scope)
     statement = statements_of(scope.cls.method("forward"))[node]
-    assign = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    assign = (
+        statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    )
     if (
         not isinstance(assign, cst.Assign)
         or assign.value is not node

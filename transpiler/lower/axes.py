@@ -78,8 +78,10 @@ class Axes:
 
     def of_module(self, value: Value) -> Shape:
         """A module keeps all axes but the last."""
-        operand = value.args[1] if len(value.args) > 1 else dict(value.keywords).get(
-            "hidden_states"
+        operand = (
+            value.args[1]
+            if len(value.args) > 1
+            else dict(value.keywords).get("hidden_states")
         )
         if operand is None:
             raise self.refuse("a module call without operand", value)

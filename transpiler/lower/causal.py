@@ -122,7 +122,7 @@ def packed_text(work: Work) -> str:
     )
 
 
-TEMPLATE = '''
+TEMPLATE = """
 class {name}(nn.Module, SupportsLoRA, SupportsPP, SupportsQuant, SupportsEagle3):
     hf_to_vllm_mapper = WeightsMapper(orig_to_new_stacked={{{mapper}}})
     packed_modules_mapping = {{{packed}}}
@@ -156,4 +156,4 @@ class {name}(nn.Module, SupportsLoRA, SupportsPP, SupportsQuant, SupportsEagle3)
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         weights = strict_weights(self, weights, tied=("{head}.weight", "{model}.{embedding}.weight"))
         return AutoWeightsLoader(self).load_weights(weights, mapper=self.hf_to_vllm_mapper)
-'''
+"""

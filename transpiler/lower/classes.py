@@ -65,9 +65,7 @@ def called_child(scope: Scope, value: Value | None) -> Child | None:
 def fitted(work: Work, callee: Scope):  # type: ignore[no-untyped-def]
     """A change of a call: arguments without parameter go, new ones come."""
     kept = work.signatures[callee.name]
-    parameters = [
-        p.name.value for p in callee.cls.method("forward").params.params
-    ][1:]
+    parameters = [p.name.value for p in callee.cls.method("forward").params.params][1:]
     residual = work.with_residual.get(callee.name)
 
     def change(node: cst.BaseExpression) -> cst.BaseExpression:
@@ -116,7 +114,9 @@ def take_first(work: Work, scope: Scope, node: cst.Call) -> None:
     raise Refused("results", "a result that is gone is not simply unpacked", node)
 
 
-def lower_forward(work: Work, scope: Scope) -> tuple[cst.FunctionDef, dict[cst.CSTNode, Fate]]:
+def lower_forward(
+    work: Work, scope: Scope
+) -> tuple[cst.FunctionDef, dict[cst.CSTNode, Fate]]:
     """The rewritten forward of a class, its signature reduced to what it reads."""
     function = scope.cls.method("forward")
     rewriting = Rewriting(work.edits_of(scope), forward_of(scope))
@@ -219,7 +219,9 @@ def norm_text(work: Work, child: Child) -> str:
             given = parameter.default
         if given is None:
             raise Refused("norm-arguments", f"no {value.name}", child.call)
-        arguments.append(code(given) if role == "hidden_size" else f"{role}={code(given)}")
+        arguments.append(
+            code(given) if role == "hidden_size" else f"{role}={code(given)}"
+        )
     return f"self.{child.name} = {layer}({', '.join(arguments)})"
 
 
@@ -307,7 +309,9 @@ def is_unread(line: Statement, used: set[str]) -> bool:
 
 def prefix_of(call: cst.Call) -> bool:
     """Whether a constructor call is a layer's: it gets a prefix."""
-    return any(arg.keyword is not None and arg.keyword.value == "prefix" for arg in call.args)
+    return any(
+        arg.keyword is not None and arg.keyword.value == "prefix" for arg in call.args
+    )
 
 
 def attributes_read(node: cst.CSTNode) -> set[str]:

@@ -79,7 +79,9 @@ def the_layers(work: Work, scope: Scope) -> Child:
     over = made.args[0].args[1] if made.args and made.args[0].op == "each" else None
     count = over.args[0] if over is not None and over.name == "range" else None
     if count is None or over is None or len(over.args) != 1:
-        raise Refused("layers", f"self.{child.name} is not made over range(n)", child.call)
+        raise Refused(
+            "layers", f"self.{child.name} is not made over range(n)", child.call
+        )
     for value in distinct_values(scope):
         if value.op == "subscript" and value.args[0].name == child.name:
             bounds = value.args[1]
@@ -113,7 +115,11 @@ def lower_result(work: Work, scope: Scope) -> None:
         raise Refused("model-result", "not a BaseModelOutput", scope.cls.node)
     for node in flow.nodes_of(result):
         if isinstance(node, cst.Call):
-            kept = [a for a in node.args if a.keyword and a.keyword.value == "last_hidden_state"]
+            kept = [
+                a
+                for a in node.args
+                if a.keyword and a.keyword.value == "last_hidden_state"
+            ]
             if len(kept) != 1:
                 raise Refused("model-result", "no last_hidden_state", node)
 
@@ -212,7 +218,9 @@ def check_ranks(
             )
 
 
-def first_rank(before: list[Statement], handed: list[str], embedding: Child) -> Statement:
+def first_rank(
+    before: list[Statement], handed: list[str], embedding: Child
+) -> Statement:
     """The branch that embeds tokens, or takes what the rank before handed on."""
     made = cst.ensure_type(
         statement(
@@ -258,9 +266,7 @@ def loop_statement(
         ),
         cst.For,
     )
-    return made.with_changes(
-        body=made.body.with_changes(body=[*step, *made.body.body])
-    )
+    return made.with_changes(body=made.body.with_changes(body=[*step, *made.body.body]))
 
 
 def hand_on(handed: list[str]) -> str:
@@ -316,7 +322,9 @@ def construct_layers(work: Work, scope: Scope, layers: Child, embedding: Child) 
     arguments = []
     for arg in layers.call.args:
         value = scope.init.values[arg.value]
-        text = "extract_layer_index(prefix)" if value.op == "element" else code(arg.value)
+        text = (
+            "extract_layer_index(prefix)" if value.op == "element" else code(arg.value)
+        )
         arguments.append(f"{arg.keyword.value}={text}" if arg.keyword else text)
     count = code(count_node(scope, layers))
     edits.swap(
@@ -369,7 +377,9 @@ def count_node(scope: Scope, layers: Child) -> cst.BaseExpression:
 def shelled(work: Work, scope: Scope, init: cst.FunctionDef) -> cst.FunctionDef:
     """The constructor as vLLM calls it: `(*, vllm_config, prefix="")`."""
     made = cst.ensure_type(
-        statement('def __init__(self, *, vllm_config: VllmConfig, prefix: str = ""):\n    pass\n'),
+        statement(
+            'def __init__(self, *, vllm_config: VllmConfig, prefix: str = ""):\n    pass\n'
+        ),
         cst.FunctionDef,
     )
     body = list(init.body.body)

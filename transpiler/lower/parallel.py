@@ -37,7 +37,9 @@ def lower_linears(work: Work, scope: Scope) -> None:
         child = linear_of(scope, value)
         if child is not None:
             if child.name in calls:
-                raise Refused("parallel", f"self.{child.name} is called twice", child.call)
+                raise Refused(
+                    "parallel", f"self.{child.name} is called twice", child.call
+                )
             calls[child.name] = value
     taken = {s.source for s in work.shards if s.owner == scope.name}
     feeds = {
@@ -62,7 +64,9 @@ def lower_linears(work: Work, scope: Scope) -> None:
             checks = column_checks(work, scope, child)
         arguments = [size_of(scope, child, 0)[1], size_of(scope, child, 1)[1]]
         arguments.append(f"bias={bias_of(scope, child)[1]}")
-        edits.swap(child.statement, RULE, [*checks, layer(kind, child.name, *arguments)])
+        edits.swap(
+            child.statement, RULE, [*checks, layer(kind, child.name, *arguments)]
+        )
 
 
 def column_checks(work: Work, scope: Scope, child: Child) -> list[str]:

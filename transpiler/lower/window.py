@@ -77,9 +77,7 @@ def is_none_test(test: Value, value: Value) -> bool:
     return test.op == "compare" and test.name == "is" and test.args[0] is value
 
 
-def check_keyword(
-    work: Work, window: Value, keyword: Value, node: cst.CSTNode
-) -> None:
+def check_keyword(work: Work, window: Value, keyword: Value, node: cst.CSTNode) -> None:
     """The `sliding_window=` keyword must say what the mask says, in every case.
 
     Raises:
@@ -158,6 +156,19 @@ def text_of(window: Value, config: str, layer: str) -> str:
     raise Refused("mask", f"a window made by {window.op} {window.name}", None)
 
 
+def kind_checks(window: Value) -> list[str]:
+    """Statement that refuses layer types for which upstream makes no mask."""
+    if window.op != "subscript" or window.args[1].op != "subscript":
+        return []
+    field = text_of(window.args[1].args[0], "config", "")
+    kinds = ", ".join(f'"{key}"' for key, _ in window.args[0].keywords)
+    return [
+        f"if not set({field}) <= {{{kinds}}}:\n"
+        f'    raise ValueError(f"{field.removeprefix("config.")}='
+        f'{{{field}}}: upstream makes no mask for one of them")\n'
+    ]
+
+
 def mask_checks(work: Work, scope: Scope, flow: Flow) -> list[str]:
     """Statements that refuse what upstream refuses when it makes its masks."""
     found = []
@@ -165,9 +176,7 @@ def mask_checks(work: Work, scope: Scope, flow: Flow) -> list[str]:
         value = flow.values.get(call)
         if value is None or SLIDING not in {v.name for v in called(value)}:
             continue
-        guards = [
-            code_of(scope, test) for test, sense in flow.guards[call] if sense
-        ]
+        guards = [code_of(scope, test) for test, sense in flow.guards[call] if sense]
         missing = "config.sliding_window is None"
         if value.op == "choice" and is_none_test(
             value.args[0], window_of(work, value.args[2], call)

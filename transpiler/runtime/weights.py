@@ -94,7 +94,9 @@ def check_bias(
     """A bias of the checkpoint must have a place in the model."""
     if mapped is None or mapped in known or is_pp_missing_parameter(mapped, model):
         return
-    raise ValueError(f"checkpoint tensor {name!r} has no place in {type(model).__name__}")
+    raise ValueError(
+        f"checkpoint tensor {name!r} has no place in {type(model).__name__}"
+    )
 
 
 def check_tied(pair: dict[str, torch.Tensor], tied: tuple[str, str]) -> None:

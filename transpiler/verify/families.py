@@ -36,10 +36,12 @@ ACTIVATIONS = (
     Variant("act-tanh", {"hidden_act": "tanh"}, expected=equal_or_raises("hidden_act")),
 )
 
+MHA_BY_DEFAULT = Variant("mha-by-default", {"num_key_value_heads": None})
+
 SHAPES = (
     Variant("default"),
     Variant("mqa", {"num_key_value_heads": 1}),
-    Variant("mha", {"num_key_value_heads": None}),
+    Variant("mha", {"num_key_value_heads": 4}),
     Variant("head-dim-64", {"head_dim": 64}),
     Variant("head-dim-80", {"head_dim": 80}),
     Variant(
@@ -86,11 +88,7 @@ WINDOWS = (
     Variant("window-large", {"sliding_window": 4096}),
     Variant("window-8", {"sliding_window": 8}),
     Variant("window-1", {"sliding_window": 1}),
-    # Upstream warns about the field and windows every layer all the same.
-    Variant(
-        "stray-layer-types",
-        {"sliding_window": 8, "layer_types": [FULL, SLIDING, FULL]},
-    ),
+    # No stray layer_types: with the field upstream fails on its own head_dim.
 )
 
 STRAY_WINDOWS = (
@@ -109,8 +107,6 @@ def windowed(name: str, **config: object) -> Variant:
     return Variant(name, {**WINDOWED, **config}, prompt_lengths=(5, 17, 32))
 
 
-# Sliding layers without use_sliding_window are left out: the config drops the window
-# and upstream fails to build the mask. So are other layer types, which have no mask.
 LAYER_TYPES = (
     windowed("window-mixed", max_window_layers=2),
     windowed("window-everywhere", max_window_layers=0),
@@ -119,6 +115,17 @@ LAYER_TYPES = (
     windowed("layer-types-full", layer_types=[FULL] * 4, max_window_layers=0),
     windowed("layer-types-sliding", layer_types=[SLIDING] * 4),
     windowed("window-unused", use_sliding_window=False, max_window_layers=0),
+    # Upstream fails on these when it makes or looks up the masks.
+    Variant(
+        "layer-types-no-window",
+        {**WINDOWED, "use_sliding_window": False, "layer_types": [SLIDING] * 4},
+        expected=raises("sliding_window"),
+    ),
+    Variant(
+        "layer-types-no-mask",
+        {**WINDOWED, "layer_types": [FULL, FULL, "chunked_attention", FULL]},
+        expected=raises("layer_types"),
+    ),
 )
 
 FAMILIES = (
@@ -128,6 +135,7 @@ FAMILIES = (
         {"model_type": "llama", **SIZES},
         (
             *EVERYWHERE,
+            MHA_BY_DEFAULT,
             *UNKNOWN_QKV_BIAS,
             ATTENTION_BIAS,
             Variant("mlp-bias", {"mlp_bias": True}),
@@ -155,6 +163,7 @@ FAMILIES = (
         {"model_type": "qwen2", **SIZES},
         (
             *EVERYWHERE,
+            MHA_BY_DEFAULT,
             *QKV_BIASES,
             HEADS_DO_NOT_DIVIDE,
             Variant("stray-attention-bias", {"attention_bias": False}),
@@ -169,6 +178,7 @@ FAMILIES = (
         {"model_type": "qwen3", **SIZES, "head_dim": 32},
         (
             *EVERYWHERE,
+            MHA_BY_DEFAULT,
             *UNKNOWN_QKV_BIAS,
             HEADS_DO_NOT_DIVIDE,
             ATTENTION_BIAS,
