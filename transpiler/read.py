@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider
 
 from transpiler.refusal import BadInput
 
@@ -63,10 +64,10 @@ class Source:
     @cached_property
     def positions(self) -> dict[cst.CSTNode, tuple[int, int]]:
         """Line and column (from 1) of every node of `tree`."""
-        wrapper = cst.MetadataWrapper(self.tree, unsafe_skip_copy=True)
-        ranges = wrapper.resolve(cst.metadata.PositionProvider)
+        wrapper = MetadataWrapper(self.tree, unsafe_skip_copy=True)
+        ranges = wrapper.resolve(PositionProvider)
         return {
-            node: (where.start.line, where.start.column + 1)  # type: ignore[attr-defined]
+            node: (where.start.line, where.start.column + 1)
             for node, where in ranges.items()
         }
 
@@ -130,8 +131,9 @@ def find_transformers() -> tuple[Path, str]:
     version = importlib.metadata.version("transformers")
     if version != UPSTREAM_VERSION:
         raise BadInput(
-            f"transformers {version} is installed, but this transpiler reads "
-            f"{UPSTREAM_VERSION}: pip install --no-deps transformers=={UPSTREAM_VERSION}"
+            f"transformers {version} is installed, but this transpiler reads only "
+            f"{UPSTREAM_VERSION}: pip install --no-deps "
+            f"transformers=={UPSTREAM_VERSION}"
         )
     return Path(spec.origin).parent, version
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import black
 import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider
 
 from transpiler.emit.text import MODE
 from transpiler.fusions import FUSIONS
@@ -59,8 +60,8 @@ def classes_of(text: str) -> dict[str, tuple[int, list[str]]]:
 def rules_by_line(transpiled: Transpiled, upstream: str) -> dict[int, str]:
     """Rule of each line of the formatted upstream file, by matching statements."""
     formatted = cst.parse_module(upstream)
-    wrapper = cst.MetadataWrapper(formatted, unsafe_skip_copy=True)
-    where = wrapper.resolve(cst.metadata.PositionProvider)
+    wrapper = MetadataWrapper(formatted, unsafe_skip_copy=True)
+    where = wrapper.resolve(PositionProvider)
     found: dict[int, str] = {}
     ours = statements_within(transpiled.source.tree)
     theirs = statements_within(formatted)
@@ -69,10 +70,10 @@ def rules_by_line(transpiled: Transpiled, upstream: str) -> dict[int, str]:
         if fate is None or fate.kind == "kept":
             continue
         span = where[shown]
-        last = span.end.line  # type: ignore[attr-defined]
+        last = span.end.line
         if isinstance(shown, cst.BaseCompoundStatement):
-            last = span.start.line  # type: ignore[attr-defined]
-        for line in range(span.start.line, last + 1):  # type: ignore[attr-defined]
+            last = span.start.line
+        for line in range(span.start.line, last + 1):
             found[line] = f"{fate.kind}: {fate.rule}"
     return found
 

@@ -59,7 +59,7 @@ class Rewriting:
         for node in body:
             made = self.one(node)
             if node in self.edits.statements:
-                pending += [line for line in comments_of(node)]
+                pending += comments_of(node)
             for line in made:
                 if pending and line.origin is not None:
                     line.node = with_comments(line.node, pending)
@@ -122,7 +122,7 @@ class Rewriting:
         return without_first_blank([line.node for line in self.block(body)])
 
     def cover(self, node: cst.CSTNode, fate: Fate) -> None:
-        """Statements inside one that went share its fate, unless they have their own."""
+        """Statements inside one that went share its fate, their own aside."""
         for inner in statements_within(node):
             self.fates.setdefault(inner, fate)
 

@@ -1,1 +1,1 @@
-"""Step 2, analyse: the tree becomes classes, children and the values methods compute."""
+"""Step 2, analyse: the tree becomes classes, children and computed values."""

@@ -42,8 +42,24 @@ COMPARE = {
 }
 # Kinds of values that are objects for sure, hence never None.
 OBJECTS = frozenset(
-    "self config child module method call tuple list dict binary tokens positions "
-    "carried looped element index".split()
+    [
+        "self",
+        "config",
+        "child",
+        "module",
+        "method",
+        "call",
+        "tuple",
+        "list",
+        "dict",
+        "binary",
+        "tokens",
+        "positions",
+        "carried",
+        "looped",
+        "element",
+        "index",
+    ]
 )
 
 

@@ -11,9 +11,38 @@ import libcst as cst
 
 # torch functions that are also tensor methods: the method is the one spelling.
 METHODS = frozenset(
-    "add mul div pow rsqrt sqrt square mean sum matmul bmm reshape transpose permute "
-    "unsqueeze squeeze flatten unflatten chunk split clamp neg exp cos sin tanh "
-    "sigmoid float masked_fill where".split()
+    [
+        "add",
+        "mul",
+        "div",
+        "pow",
+        "rsqrt",
+        "sqrt",
+        "square",
+        "mean",
+        "sum",
+        "matmul",
+        "bmm",
+        "reshape",
+        "transpose",
+        "permute",
+        "unsqueeze",
+        "squeeze",
+        "flatten",
+        "unflatten",
+        "chunk",
+        "split",
+        "clamp",
+        "neg",
+        "exp",
+        "cos",
+        "sin",
+        "tanh",
+        "sigmoid",
+        "float",
+        "masked_fill",
+        "where",
+    ]
 )
 # Methods that only rename another one, keeping every number.
 SYNONYMS = {
@@ -49,7 +78,7 @@ IDENTITIES = frozenset({"contiguous", "clone", "detach"})
 OPERATORS = {"mul": "*", "add": "+", "div": "/", "sub": "-", "pow": "**", "matmul": "@"}
 
 
-def dotted(node: cst.BaseExpression) -> str | None:
+def dotted(node: cst.CSTNode) -> str | None:
     """`a.b.c` of a name or attribute chain, None for anything else."""
     parts: list[str] = []
     while isinstance(node, cst.Attribute):
@@ -89,7 +118,7 @@ def imported_names(tree: cst.Module) -> dict[str, str]:
 
 
 def resolve(name: str, imports: dict[str, str]) -> str:
-    """Full dotted name of a dotted local name (`F.relu` -> `torch.nn.functional.relu`)."""
+    """Full dotted name: `F.relu` is `torch.nn.functional.relu`."""
     head, _, rest = name.partition(".")
     full = imports.get(head, head)
     whole = f"{full}.{rest}" if rest else full

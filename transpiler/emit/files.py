@@ -21,7 +21,7 @@ def sealed(head: str, body: str) -> str:
 
 def is_sealed(text: str) -> bool:
     """Whether a generated text is as it was written."""
-    head, found, rest = text.partition(SEAL)
+    _, found, rest = text.partition(SEAL)
     digest, newline, body = rest.partition("\n")
     return (
         bool(found and newline) and digest == hashlib.sha256(body.encode()).hexdigest()

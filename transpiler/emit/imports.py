@@ -6,7 +6,14 @@ All vLLM names the generator emits are here, so a change of vLLM is a change her
 from __future__ import annotations
 
 import libcst as cst
+from libcst.metadata import (
+    BuiltinAssignment,
+    GlobalScope,
+    MetadataWrapper,
+    ScopeProvider,
+)
 
+from transpiler.analyse.names import dotted
 from transpiler.refusal import Refused
 
 LAYERS = "vllm.model_executor.layers"
@@ -52,17 +59,42 @@ ORIGINS: dict[str, str] = {
 }
 PLAIN = ("torch", "math")
 BUILTINS = frozenset(
-    "self super bool int float str tuple list dict set None True False ValueError "
-    "getattr hasattr isinstance enumerate range len any all min max prefix".split()
+    [
+        "self",
+        "super",
+        "bool",
+        "int",
+        "float",
+        "str",
+        "tuple",
+        "list",
+        "dict",
+        "set",
+        "None",
+        "True",
+        "False",
+        "ValueError",
+        "getattr",
+        "hasattr",
+        "isinstance",
+        "enumerate",
+        "range",
+        "len",
+        "any",
+        "all",
+        "min",
+        "max",
+        "prefix",
+    ]
 )
 
 
 def free_names(tree: cst.Module) -> set[str]:
     """Names that the classes of a module use and do not bind."""
-    wrapper = cst.MetadataWrapper(tree, unsafe_skip_copy=True)
-    scopes = wrapper.resolve(cst.metadata.ScopeProvider)
+    wrapper = MetadataWrapper(tree, unsafe_skip_copy=True)
+    scopes = wrapper.resolve(ScopeProvider)
     top = scopes[tree]
-    if not isinstance(top, cst.metadata.GlobalScope):
+    if not isinstance(top, GlobalScope):
         raise AssertionError
     bound = {assignment.name for assignment in top.assignments}
     used: set[str] = set()
@@ -70,15 +102,10 @@ def free_names(tree: cst.Module) -> set[str]:
         if scope is None:
             continue
         for access in scope.accesses:
-            node = access.node
-            name = node.value if isinstance(node, cst.Name) else None
-            while isinstance(node, cst.Attribute):
-                node = node.value
-                name = node.value if isinstance(node, cst.Name) else name
-            if isinstance(name, str) and not [
-                a
-                for a in access.referents
-                if not isinstance(a, cst.metadata.BuiltinAssignment)
+            whole = dotted(access.node)
+            name = whole.split(".")[0] if whole else None
+            if name is not None and not [
+                a for a in access.referents if not isinstance(a, BuiltinAssignment)
             ]:
                 used.add(name)
     return used - bound

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import black
 import libcst as cst
+from black.mode import Mode, TargetVersion
 
 from transpiler import __version__
 from transpiler.emit.files import sealed
@@ -13,7 +14,7 @@ from transpiler.emit.imports import free_names, import_lines
 from transpiler.fusions.fusion import Outcome
 from transpiler.read import Source
 
-MODE = black.Mode(target_versions={black.TargetVersion.PY311}, line_length=88)
+MODE = Mode(target_versions={TargetVersion.PY311}, line_length=88)
 
 
 def text_of(
@@ -36,7 +37,8 @@ def text_of(
     ]
     body = cst.Module(body=spaced)
     imports = import_lines(free_names(body), upstream)
-    title = f'"""Inference-only {source.name} model, as in Transformers {source.version}."""'
+    about = f"Inference-only {source.name} model, as in Transformers {source.version}."
+    title = f'"""{about}"""'
     code = "\n".join([title, "", *imports, body.code])
     head = "".join(f"{line}\n" for line in header(source, outcomes))
     return sealed(head, black.format_str(code, mode=MODE))
@@ -50,7 +52,8 @@ def header(source: Source, outcomes: Sequence[Outcome]) -> list[str]:
         f"{source.version},",
         f"# {source.path}",
         f"# (sha256 {source.sha256}),",
-        f"# by transpiler {__version__}. DO NOT EDIT: change transpiler/ and regenerate.",
+        f"# by transpiler {__version__}.",
+        "# DO NOT EDIT: change transpiler/ and regenerate.",
         "#",
     ]
     for outcome in outcomes:

@@ -113,9 +113,9 @@ class LayerAddNorm(Fusion):
     def find(self, work: Work, scope: Scope) -> Iterator[Value]:
         """Sums that a looped layer returns."""
         result = forward_of(scope).result
-        if result is not None and result.op == "binary" and result.name == "+":
-            if loop_call(work, scope) is not None:
-                yield result
+        is_sum = result is not None and result.op == "binary" and result.name == "+"
+        if result is not None and is_sum and loop_call(work, scope) is not None:
+            yield result
 
     def fuse(self, work: Work, scope: Scope, value: Value) -> str:
         """Check both ends of the layer and the model around it, then fuse."""

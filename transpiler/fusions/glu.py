@@ -14,7 +14,6 @@ import libcst as cst
 from transpiler.analyse.program import Scope
 from transpiler.analyse.values import Value, is_const
 from transpiler.edits import code
-from transpiler.fusions.linears import divisible, layer
 from transpiler.fusions.fusion import (
     Fusion,
     Shard,
@@ -29,6 +28,7 @@ from transpiler.fusions.fusion import (
     the_node,
     users_of,
 )
+from transpiler.fusions.linears import divisible, layer
 from transpiler.refusal import Refused
 
 

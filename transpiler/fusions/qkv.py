@@ -90,7 +90,8 @@ class QKV(Fusion):
             [
                 f"{', '.join(str(n) for n in names)} = "
                 f"self.qkv_proj({code(found[first].call.args[0].value)}).split("
-                "[size // self.qkv_proj.tp_size for size in self.qkv_proj.output_sizes], -1)"
+                "[size // self.qkv_proj.tp_size "
+                "for size in self.qkv_proj.output_sizes], -1)"
             ],
         )
         for projection, name in zip(found, names, strict=True):
@@ -102,7 +103,7 @@ class QKV(Fusion):
     def check_names(
         self,
         scope: Scope,
-        block: list[cst.BaseStatement],
+        block: list[cst.CSTNode],
         statements: list[cst.CSTNode],
         names: list[str | None],
         first: int,
@@ -158,7 +159,8 @@ def check_alike(scope: Scope, found: list[Projection]) -> None:
         if other.value.args[1] is not query.value.args[1]:
             raise Refused(
                 "different-input",
-                f"self.{query.child.name} and self.{other.child.name} read different values",
+                f"self.{query.child.name} and self.{other.child.name} "
+                "read different values",
                 other.call,
             )
         if size_of(scope, other.child, 0)[0] is not size_of(scope, query.child, 0)[0]:

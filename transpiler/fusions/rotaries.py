@@ -18,7 +18,8 @@ class Rotary(nn.Module):
 
     @staticmethod
     def compute_default(config):
-        head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        even = config.hidden_size // config.num_attention_heads
+        head = getattr(config, "head_dim", None) or even
         steps = torch.arange(0, head, 2, dtype=torch.float) / head
         return 1.0 / config.rope_parameters["rope_theta"] ** steps, 1.0
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from transpiler.analyse.program import Scope
-from transpiler.analyse.values import Value, is_const
+from transpiler.analyse.values import Value
 from transpiler.edits import code
 from transpiler.fusions.fusion import (
     Fusion,

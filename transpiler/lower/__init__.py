@@ -1,1 +1,1 @@
-"""Step 5, lower: the shape and shell that vLLM asks for. Mandatory, so a refusal ends."""
+"""Step 5, lower: the shape and shell vLLM asks for. Mandatory: a refusal ends."""

@@ -146,7 +146,7 @@ def name_of(scope: Scope, op: str) -> str:
 
 
 def rewrite_call(work: Work, scope: Scope, value: Value, node: cst.Call) -> None:
-    """`out, weights = interface(self, q, k, v, …)` becomes `out = self.attn(q, k, v)`."""
+    """`out, weights = interface(self, …)` becomes `out = self.attn(q, k, v)`."""
     edits = work.edits_of(scope)
     statement = statements_of(scope.cls.method("forward"))[node]
     assign = (

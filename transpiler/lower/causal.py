@@ -11,8 +11,8 @@ import libcst as cst
 
 from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import Value, is_const
-from transpiler.edits import Fate, code, statement
-from transpiler.fusions.fusion import LINEAR, Work, bias_of, forward_of
+from transpiler.edits import Fate, statement
+from transpiler.fusions.fusion import LINEAR, Work, bias_of, forward_of, size_of
 from transpiler.lower.classes import Lowered
 from transpiler.lower.model import EMBEDDING
 from transpiler.refusal import Refused
@@ -38,8 +38,8 @@ def lower_causal(work: Work, scope: Scope) -> Lowered:
         head=head.name,
         model=model.name,
         model_class=model.kind,
-        vocabulary=code(cst.ensure_type(head.argument(1, "out_features"), cst.CSTNode)),
-        width=code(cst.ensure_type(head.argument(0, "in_features"), cst.CSTNode)),
+        vocabulary=size_of(scope, head, 1)[1],
+        width=size_of(scope, head, 0)[1],
     )
     node = cst.ensure_type(statement(text), cst.ClassDef)
     fates: dict[cst.CSTNode, Fate] = {}
@@ -90,12 +90,12 @@ def all_tokens(value: Value) -> Value:
 
 def mapper_text(work: Work) -> str:
     """Checkpoint names of merged projections, scoped by the owner's attribute."""
-    lines = []
+    lines: list[str] = []
     for shard in work.shards:
-        for path in owners(work, shard.owner):
-            lines.append(
-                f'".{path}.{shard.source}": (".{path}.{shard.target}", {shard.shard}),'
-            )
+        lines += [
+            f'".{path}.{shard.source}": (".{path}.{shard.target}", {shard.shard}),'
+            for path in owners(work, shard.owner)
+        ]
     return " ".join(lines)
 
 
@@ -126,7 +126,10 @@ TEMPLATE = """
 class {name}(nn.Module, SupportsLoRA, SupportsPP, SupportsQuant, SupportsEagle3):
     hf_to_vllm_mapper = WeightsMapper(orig_to_new_stacked={{{mapper}}})
     packed_modules_mapping = {{{packed}}}
-    embedding_modules = {{"{embedding}": "input_embeddings", "{head}": "output_embeddings"}}
+    embedding_modules = {{
+        "{embedding}": "input_embeddings",
+        "{head}": "output_embeddings",
+    }}
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = ""):
         super().__init__()
@@ -134,26 +137,45 @@ class {name}(nn.Module, SupportsLoRA, SupportsPP, SupportsQuant, SupportsEagle3)
         self.config = config
         self.quant_config = vllm_config.quant_config
         self.load_config = vllm_config.load_config
-        self.{model} = {model_class}(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "{model}"))
+        self.{model} = {model_class}(
+            vllm_config=vllm_config, prefix=maybe_prefix(prefix, "{model}")
+        )
         if get_pp_group().is_last_rank:
-            self.{head} = ParallelLMHead({vocabulary}, {width}, quant_config=vllm_config.quant_config, prefix=maybe_prefix(prefix, "{head}"))
+            self.{head} = ParallelLMHead(
+                {vocabulary},
+                {width},
+                quant_config=vllm_config.quant_config,
+                prefix=maybe_prefix(prefix, "{head}"),
+            )
             if config.tie_word_embeddings:
                 self.{head} = self.{head}.tie_weights(self.{model}.{embedding})
         else:
             self.{head} = PPMissingLayer()
         self.logits_processor = LogitsProcessor({vocabulary})
-        self.make_empty_intermediate_tensors = self.{model}.make_empty_intermediate_tensors
+        self.make_empty_intermediate_tensors = (
+            self.{model}.make_empty_intermediate_tensors
+        )
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
         return self.{model}.embed_input_ids(input_ids)
 
-    def forward(self, input_ids: torch.Tensor | None, positions: torch.Tensor, intermediate_tensors: IntermediateTensors | None = None, inputs_embeds: torch.Tensor | None = None) -> torch.Tensor | IntermediateTensors | tuple[torch.Tensor, list[torch.Tensor]]:
+    def forward(
+        self,
+        input_ids: torch.Tensor | None,
+        positions: torch.Tensor,
+        intermediate_tensors: IntermediateTensors | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+    ) -> torch.Tensor | IntermediateTensors | tuple[torch.Tensor, list[torch.Tensor]]:
         return self.{model}(input_ids, positions, intermediate_tensors, inputs_embeds)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
         return self.logits_processor(self.{head}, hidden_states)
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        weights = strict_weights(self, weights, tied=("{head}.weight", "{model}.{embedding}.weight"))
-        return AutoWeightsLoader(self).load_weights(weights, mapper=self.hf_to_vllm_mapper)
+        weights = strict_weights(
+            self, weights, tied=("{head}.weight", "{model}.{embedding}.weight")
+        )
+        return AutoWeightsLoader(self).load_weights(
+            weights, mapper=self.hf_to_vllm_mapper
+        )
 """

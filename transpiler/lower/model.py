@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from transpiler.analyse.evaluate import assigned_names
 from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import Value, is_const
 from transpiler.edits import Fate, Statement, code, statement
@@ -22,7 +23,7 @@ from transpiler.lower.classes import (
 )
 from transpiler.lower.window import CAUSAL, mask_checks
 from transpiler.refusal import Refused
-from transpiler.rewrite import Rewriting, assigned_names, names_read
+from transpiler.rewrite import Rewriting, names_read
 
 RULE = "layer loop"
 EMBEDDING = "torch.nn.Embedding"
@@ -146,7 +147,7 @@ def lower_loop(
     handed = [carried, "residual"] if residual else [carried]
     rewriting = Rewriting(work.edits_of(scope), forward_of(scope))
     index = list(function.body.body).index(loop)
-    body = [n for n in function.body.body[:index]]
+    body = list(function.body.body[:index])
     inner = rewriting.block(loop.body.body)
     needed: set[str] = set()
     for line in inner:
@@ -163,7 +164,8 @@ def lower_loop(
         first_rank(before, handed, embedding),
         *parsed(
             [
-                "remote_aux = self.collect_remote_aux_hidden_states(intermediate_tensors)",
+                "remote_aux = self.collect_remote_aux_hidden_states("
+                "intermediate_tensors)",
                 "aux_hidden_states: list[torch.Tensor] = []",
                 "if get_pp_group().is_first_rank:\n"
                 "    self._maybe_add_hidden_state(aux_hidden_states, self.start_layer, "
@@ -177,8 +179,8 @@ def lower_loop(
     header = (
         "def forward(self, input_ids: torch.Tensor | None, positions: torch.Tensor, "
         "intermediate_tensors: IntermediateTensors | None = None, "
-        "inputs_embeds: torch.Tensor | None = None"
-        ") -> torch.Tensor | IntermediateTensors | tuple[torch.Tensor, list[torch.Tensor]]:\n"
+        "inputs_embeds: torch.Tensor | None = None) -> torch.Tensor | "
+        "IntermediateTensors | tuple[torch.Tensor, list[torch.Tensor]]:\n"
         "    pass\n"
     )
     made = cst.ensure_type(statement(header), cst.FunctionDef)
@@ -238,7 +240,7 @@ def first_rank(
 
 def loop_target(loop: cst.For) -> str:
     """The name of the layer in the loop."""
-    target = loop.target
+    target: cst.BaseExpression = loop.target
     if isinstance(target, cst.Tuple):
         target = target.elements[-1].value
     return cst.ensure_type(target, cst.Name).value
@@ -312,7 +314,8 @@ def construct_layers(work: Work, scope: Scope, layers: Child, embedding: Child) 
             "if get_pp_group().is_first_rank or "
             "(config.tie_word_embeddings and get_pp_group().is_last_rank) or "
             "spec_decode_needs_target_embed(vllm_config):\n"
-            f"    self.{embedding.name} = VocabParallelEmbedding({vocabulary}, {width}, "
+            f"    self.{embedding.name} = VocabParallelEmbedding("
+            f"{vocabulary}, {width}, "
             "quant_config=vllm_config.quant_config, "
             f'prefix=f"{{prefix}}.{embedding.name}")\n'
             "else:\n"
@@ -378,17 +381,18 @@ def shelled(work: Work, scope: Scope, init: cst.FunctionDef) -> cst.FunctionDef:
     """The constructor as vLLM calls it: `(*, vllm_config, prefix="")`."""
     made = cst.ensure_type(
         statement(
-            'def __init__(self, *, vllm_config: VllmConfig, prefix: str = ""):\n    pass\n'
+            'def __init__(self, *, vllm_config: VllmConfig, prefix: str = ""):\n'
+            "    pass\n"
         ),
         cst.FunctionDef,
     )
-    body = list(init.body.body)
-    start = [
+    body = [line for line in init.body.body if isinstance(line, cst.BaseStatement)]
+    start: list[cst.BaseStatement] = [
         statement("config = vllm_config.model_config.hf_text_config"),
         statement("self.config = config"),
         *(statement(check) for check in work.model_checks if "self." not in check),
         statement(
-            "# Each attention says its own window; none may fall back to the engine's.\n"
+            "# Each attention says its own window; none may use the engine's.\n"
             "vllm_config.cache_config.sliding_window = None"
         ),
     ]

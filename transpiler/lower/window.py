@@ -185,7 +185,7 @@ def mask_checks(work: Work, scope: Scope, flow: Flow) -> list[str]:
         test = " and ".join([*guards, missing])
         found.append(
             f"if {test}:\n"
-            '    raise ValueError("sliding_window is not set, but layer_types needs it")\n'
+            '    raise ValueError("sliding_window is not set; upstream needs it")\n'
         )
     return found
 

@@ -90,7 +90,7 @@ def _shared(upstream: tuple[int, ...], tokens: tuple[int, ...]) -> int:
 
 
 def _is_tie(log_probs: LogProbs, token: int, bar: float) -> bool:
-    """Return whether upstream puts `token` within the bar of its best, `[vocab_size]`."""
+    """Return whether upstream puts `token` within the bar of its best."""
     return bool(log_probs.max() - log_probs[token] <= bar)
 
 
