@@ -9,12 +9,15 @@ import libcst as cst
 
 from transpiler.edits import Fate
 from transpiler.fusions.fusion import Work
+from transpiler.refusal import Refused
+from transpiler.rewrite import is_docstring, statements_within
 
 
 def check(work: Work, text: str, fates: dict[cst.CSTNode, Fate]) -> None:
     """Refuse to write a file that is not whole.
 
     Raises:
+        Refused: [no-fate], [attribute].
         AssertionError: The transpiler made something wrong: a fault of its own.
     """
     compile(text, "<generated>", "exec")
@@ -23,6 +26,16 @@ def check(work: Work, text: str, fates: dict[cst.CSTNode, Fate]) -> None:
         if isinstance(node, ast.ClassDef):
             check_attributes(node)
     check_merged(work, text)
+    check_fates(work, fates)
+
+
+def check_fates(work: Work, fates: dict[cst.CSTNode, Fate]) -> None:
+    """Every statement of every constructor and forward on the path has one fate."""
+    for scope in work.scopes():
+        for method in ("__init__", "forward"):
+            for node in statements_within(scope.cls.method(method)):
+                if node not in fates and not is_docstring(node):
+                    raise Refused("no-fate", "a statement is not accounted for", node)
 
 
 def check_attributes(node: ast.ClassDef) -> None:
@@ -45,7 +58,9 @@ def check_attributes(node: ast.ClassDef) -> None:
                 read.setdefault(inner.attr, inner.lineno)
     missing = sorted(set(read) - bound - INHERITED)
     if missing:
-        raise AssertionError(f"{node.name} reads self.{missing[0]}, which nothing sets")
+        raise Refused(
+            "attribute", f"{node.name} reads self.{missing[0]}, which nothing sets"
+        )
 
 
 INHERITED = frozenset(

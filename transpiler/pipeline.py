@@ -20,6 +20,7 @@ from transpiler.lower.causal import lower_causal
 from transpiler.lower.classes import Lowered, lower_calls, lower_class
 from transpiler.lower.flat import check_flat, lower_layout
 from transpiler.lower.model import lower_model
+from transpiler.lower.operations import check_stated
 from transpiler.lower.parallel import lower_linears
 from transpiler.read import Source, read
 from transpiler.refusal import Refused
@@ -112,6 +113,7 @@ def lower(work: Work) -> dict[str, Lowered]:
     scopes = work.scopes()
     causal = work.program.causal
     for scope in scopes:
+        check_stated(work, scope)
         lower_attention(work, scope)
     for scope in reversed(scopes):
         if scope is causal:

@@ -33,11 +33,13 @@ class Rewriting:
         edits: What to change.
         flow: Decided tests and writes of the function.
         fates: Fate of each upstream statement, filled in.
+        left: Upstream statements that are in the output, as they were or edited.
     """
 
     edits: Edits
     flow: Flow
     fates: dict[cst.CSTNode, Fate] = field(default_factory=dict)
+    left: list[cst.CSTNode] = field(default_factory=list)
 
     def function(
         self, body: Sequence[cst.CSTNode], keep: Iterable[str] = ()
@@ -50,6 +52,11 @@ class Rewriting:
         """
         lines = self.block([node for node in body if not is_docstring(node)])
         lines = self.without_dead(lines, set(keep))
+        self.left += [
+            line.origin
+            for line in lines
+            if line.origin is not None and line.origin not in self.edits.statements
+        ]
         return without_first_blank([line.node for line in lines])
 
     def block(self, body: Sequence[cst.CSTNode]) -> list[Line]:

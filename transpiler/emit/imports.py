@@ -23,6 +23,7 @@ ORIGINS: dict[str, str] = {
     "Iterable": "collections.abc",
     "islice": "itertools",
     "nn": "torch",
+    "ACT2FN": "transformers.activations",
     "act_and_mul": "transpiler.runtime",
     "require_divisible": "transpiler.runtime",
     "rope_arguments": "transpiler.runtime",

@@ -7,11 +7,13 @@ the logits is refused.
 
 from __future__ import annotations
 
+import ast
+
 import libcst as cst
 
 from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import Value, is_const
-from transpiler.edits import Fate, statement
+from transpiler.edits import Fate, code, statement
 from transpiler.fusions.fusion import LINEAR, Work, bias_of, forward_of, size_of
 from transpiler.lower.classes import Lowered
 from transpiler.lower.model import EMBEDDING
@@ -69,10 +71,46 @@ def check_head(work: Work, scope: Scope) -> tuple[Child, Child]:
     model = scope.children.get(call.args[0].name) if call.op == "module" else None
     if model is None or flow.writes:
         raise Refused("head", "the head does not read the model's result", where)
+    check_class_facts(work, scope, head, model)
     others = [c.name for c in scope.children.values() if c not in (head, model)]
     if others:
         raise Refused("child", f"self.{others[0]} is not lowered", scope.cls.node)
     return head, model
+
+
+def check_class_facts(work: Work, scope: Scope, head: Child, model: Child) -> None:
+    """What the class says of tied weights and precision is what is generated.
+
+    Raises:
+        Refused: [tied-weights] when the head is not tied to the embedding by the
+            config's switch; [keep-in-fp32] when modules keep another precision.
+    """
+    owner = work.scope(model.kind)
+    embedding = work.program.only_child(owner, EMBEDDING)
+    tied = {f"{head.name}.weight": f"{model.name}.{embedding.name}.weight"}
+    facts = class_facts(work, scope.name)
+    node = facts.get("_tied_weights_keys", "None")
+    if ast.literal_eval(node) != tied:
+        raise Refused("tied-weights", f"_tied_weights_keys is {node}", scope.cls.node)
+    for name in ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict"):
+        if facts.get(name, "None") not in {"None", "[]"}:
+            raise Refused("keep-in-fp32", f"{name} is set", scope.cls.node)
+
+
+def class_facts(work: Work, name: str) -> dict[str, str]:
+    """Class attributes of a class and its bases in the file, as source text."""
+    cls = work.program.module.classes[name]
+    found: dict[str, str] = {}
+    for base in reversed(cls.bases):
+        if base in work.program.module.classes:
+            found |= class_facts(work, base)
+    for line in cls.node.body.body:
+        if isinstance(line, cst.SimpleStatementLine):
+            for small in line.body:
+                if isinstance(small, cst.Assign):
+                    target = code(small.targets[0].target)
+                    found[target] = code(small.value)
+    return found
 
 
 def all_tokens(value: Value) -> Value:

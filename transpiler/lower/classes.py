@@ -14,6 +14,7 @@ from transpiler.analyse.program import Child, Scope, element_list
 from transpiler.analyse.values import Value
 from transpiler.edits import Edits, Fate, Statement, code, statement
 from transpiler.fusions.fusion import LINEAR, Work, forward_of
+from transpiler.lower.operations import check_kept
 from transpiler.refusal import Refused
 from transpiler.rewrite import Rewriting, names_read
 
@@ -121,6 +122,7 @@ def lower_forward(
     function = scope.cls.method("forward")
     rewriting = Rewriting(work.edits_of(scope), forward_of(scope))
     body = rewriting.function(function.body.body)
+    check_kept(work, scope, rewriting.left)
     return signed(work, scope, function, body), rewriting.fates
 
 

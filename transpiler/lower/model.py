@@ -21,9 +21,10 @@ from transpiler.lower.classes import (
     lower_constructor,
     parsed,
 )
+from transpiler.lower.operations import check_kept
 from transpiler.lower.window import CAUSAL, mask_checks
 from transpiler.refusal import Refused
-from transpiler.rewrite import Rewriting, names_read
+from transpiler.rewrite import Line, Rewriting, names_read
 
 RULE = "layer loop"
 EMBEDDING = "torch.nn.Embedding"
@@ -155,6 +156,7 @@ def lower_loop(
     before = rewriting.function(body, keep={*needed, carried})
     after = rewriting.function(function.body.body[index + 1 :])
     rewriting.fates[loop] = Fate("rewritten", RULE)
+    check_kept(work, scope, [*rewriting.left, *inner_left(inner)])
     check_ranks(scope, before, [line.node for line in inner], after, carried, loop)
     step = [line.node for line in inner]
     if residual:
@@ -190,6 +192,11 @@ def lower_loop(
         ),
         rewriting.fates,
     )
+
+
+def inner_left(inner: list[Line]) -> list[cst.CSTNode]:
+    """Upstream statements that stay in the loop."""
+    return [line.origin for line in inner if line.origin is not None]
 
 
 def the_carried(scope: Scope, loop: cst.For) -> str:

@@ -1,7 +1,7 @@
 """Rotary variants, for every family whose rotary class is Llama's.
 
-Left out because upstream itself fails on them: `partial_rotary_factor` with any type but
-default (`cos` is narrower than the heads), an unknown `rope_type` (KeyError), and a
+Left out because upstream itself fails on them: `partial_rotary_factor` with any type
+but default (`cos` is narrower than the heads), an unknown `rope_type` (KeyError), and a
 type without its required keys (KeyError when the config is read).
 """
 
