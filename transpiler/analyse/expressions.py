@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from transpiler.analyse import names as spelling
+from transpiler.analyse.calls import Calls
 from transpiler.analyse.values import Graph, Value
 from transpiler.refusal import Refused
 
@@ -63,7 +64,7 @@ OBJECTS = frozenset(
 )
 
 
-class Expressions:
+class Expressions(Calls):
     """Evaluates expressions in an environment of names; see `Evaluator`."""
 
     flow: Flow
@@ -345,148 +346,6 @@ class Expressions:
             ):
                 return base.args[key.constant]
         return self.graph.make("subscript", args=(base, key))
-
-    def call(self, node: cst.Call) -> Value:
-        """A call of a module, a method, a function or an unknown callable."""
-        self.flow.calls.append(node)
-        self.flow.guards[node] = tuple(self.guards)
-        args: list[Value] = []
-        keywords: list[tuple[str, Value]] = []
-        receiver: Value | None = None
-        name = ""
-        if isinstance(node.func, cst.Attribute):
-            receiver = self.value(node.func.value)
-            name = node.func.attr.value
-        for arg in node.args:
-            value = self.value(arg.value)
-            if arg.star == "**":
-                keywords.extend(self.double_starred(value))
-            elif arg.star == "*":
-                args.append(self.graph.make("starred", args=(value,)))
-            elif arg.keyword is not None:
-                keywords.append((arg.keyword.value, value))
-            else:
-                args.append(value)
-        if receiver is not None and receiver.op not in {"self", "name"}:
-            return self.method(receiver, name, args, keywords)
-        function = self.value(node.func)
-        return self.called(function, args, keywords)
-
-    def double_starred(self, value: Value) -> list[tuple[str, Value]]:
-        """Keywords that `**value` passes."""
-        if value.op == "dict":
-            return list(value.keywords)
-        return [("**", value)]
-
-    def called(
-        self, function: Value, args: list[Value], keywords: list[tuple[str, Value]]
-    ) -> Value:
-        """The value of calling a callable value."""
-        make = self.graph.make
-        if function.op == "choice":
-            test, yes, no = function.args
-            return self.merge(
-                test, self.called(yes, args, keywords), self.called(no, args, keywords)
-            )
-        if function.op in {"child", "element"}:
-            return make("module", args=(function, *args), keywords=tuple(keywords))
-        if function.op == "bound":
-            return self.inline(f"self.{function.name}", args, keywords)
-        if function.op != "name":
-            return make("call", args=(function, *args), keywords=tuple(keywords))
-        name = function.name
-        if name in self.inlined:
-            return self.inline(name, args, keywords)
-        if name == "torch.nn.functional.dropout" and not self.is_training(keywords):
-            return args[0]
-        if name == "isinstance" and args[0].op == "const" and len(args) == 2:
-            return self.is_instance(args[0].constant, args[1])
-        if name == "slice":
-            return make("slice", args=tuple([*args, self.graph.const(None)][:3]))
-        if name == "getattr" and args[0].op == "config" and args[1].op == "const":
-            return make("getattr", str(args[1].constant), (args[0], *args[2:]))
-        if name.startswith("torch.") and name[6:] in spelling.METHODS and args:
-            return self.method(args[0], name[6:], args[1:], keywords)
-        args, keywords = self.positional(name, args, keywords)
-        return make("call", name, tuple(args), tuple(keywords))
-
-    def is_training(self, keywords: list[tuple[str, Value]]) -> bool:
-        """Whether a functional dropout may drop anything."""
-        training = dict(keywords).get("training")
-        return training is None or self.truth(training) is not False
-
-    def inline(
-        self, name: str, args: list[Value], keywords: list[tuple[str, Value]]
-    ) -> Value:
-        """Evaluate a function of the file at its call."""
-        raise NotImplementedError
-
-    def is_instance(self, constant: object, kind: Value) -> Value:
-        """`isinstance` of a constant and a builtin type."""
-        types = {"int": int, "float": float, "str": str, "dict": dict, "bool": bool}
-        if constant is None:
-            return self.graph.const(False)
-        if kind.op == "name" and kind.name in types:
-            return self.graph.const(isinstance(constant, types[kind.name]))
-        return self.graph.make("call", "isinstance", (self.graph.const(constant), kind))
-
-    def method(
-        self,
-        receiver: Value,
-        name: str,
-        args: list[Value],
-        keywords: list[tuple[str, Value]],
-    ) -> Value:
-        """A method of a tensor or another object, in its one spelling."""
-        make = self.graph.make
-        name = spelling.SYNONYMS.get(name, name)
-        if name in spelling.IDENTITIES and not args:
-            return receiver
-        if name in spelling.DTYPE_METHODS:
-            dtype = make("name", spelling.DTYPE_METHODS[name])
-            return make("method", "to", (receiver, dtype))
-        if name in spelling.OPERATORS and len(args) == 1 and not keywords:
-            return self.binary(spelling.OPERATORS[name], receiver, args[0])
-        if name == "square" and not args:
-            return self.binary("**", receiver, self.graph.const(2))
-        if name == "size":
-            shape = make("attr", "shape", (receiver,))
-            return make("subscript", args=(shape, args[0])) if args else shape
-        args, keywords = self.positional(name, args, keywords)
-        if name == "to" and len(args) == 1 and dict(keywords).get("device") is not None:
-            keywords = [pair for pair in keywords if pair[0] != "device"]
-        if name == "view" and len(args) == 1 and args[0].op in {"tuple", "list"}:
-            args = list(args[0].args)
-        if name == "view" and len(args) == 1 and args[0].op == "starred":
-            args = [args[0].args[0]]
-        result = make("method", name, (receiver, *args), tuple(keywords))
-        if name.endswith("_") and not name.endswith("__"):
-            self.written_by_method(receiver, result)
-            return self.graph.fresh("written", name, receiver, *args)
-        return result
-
-    def written_by_method(self, receiver: Value, result: Value) -> None:
-        """A trailing-underscore method writes its receiver."""
-        self.write(receiver, self.flow.calls[-1])
-
-    def write(self, value: Value, node: cst.CSTNode) -> None:
-        """Provided by `Evaluator`."""
-        raise NotImplementedError
-
-    def positional(
-        self, name: str, args: list[Value], keywords: list[tuple[str, Value]]
-    ) -> tuple[list[Value], list[tuple[str, Value]]]:
-        """Arguments with the known keywords moved to their positions."""
-        parameters = spelling.PARAMETERS.get(name, ())
-        given = dict(keywords)
-        args = list(args)
-        for parameter in parameters[len(args) :]:
-            if parameter not in given:
-                break
-            args.append(given.pop(parameter))
-        if given.get("out") is not None:
-            self.write(given["out"], self.flow.calls[-1])
-        return args, list(given.items())
 
 
 def fold_binary(symbol: str, left: object, right: object) -> object:

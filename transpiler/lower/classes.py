@@ -12,7 +12,7 @@ import libcst as cst
 
 from transpiler.analyse.program import Child, Scope, element_list
 from transpiler.analyse.values import Value
-from transpiler.edits import Edits, Fate, Statement, code, statement
+from transpiler.edits import Fate, Statement, code, statement
 from transpiler.fusions.fusion import LINEAR, Work, forward_of
 from transpiler.lower.operations import check_kept
 from transpiler.refusal import Refused
@@ -344,11 +344,6 @@ def lower_class(work: Work, scope: Scope) -> Lowered:
         leading_lines=[cst.EmptyLine(indent=False)] * 2,
     )
     return Lowered(scope.name, node, {**more, **fates})
-
-
-def edits_for(work: Work, scope: Scope) -> Edits:
-    """The edits of a class, for the lowerings of the outer classes."""
-    return work.edits_of(scope)
 
 
 def parsed(lines: Sequence[str]) -> list[Statement]:

@@ -1,0 +1,197 @@
+"""The layer loop: a forward spread over pipeline ranks.
+
+What stands before the loop runs on the first rank, what stands after it on the
+last; what the layers hand on travels between. Nothing after the loop may read what
+only the first rank computed.
+"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from transpiler.analyse.evaluate import assigned_names
+from transpiler.analyse.program import Child, Scope
+from transpiler.edits import Fate, Statement, code, statement
+from transpiler.fusions.fusion import Work, forward_of
+from transpiler.lower.classes import parsed
+from transpiler.lower.operations import check_kept
+from transpiler.refusal import Refused
+from transpiler.rewrite import Line, Rewriting, names_read
+
+RULE = "layer loop"
+
+
+def lower_loop(
+    work: Work, scope: Scope, layers: Child, embedding: Child
+) -> tuple[cst.FunctionDef, dict[cst.CSTNode, Fate]]:
+    """The forward over pipeline ranks."""
+    function = scope.cls.method("forward")
+    loops = [node for node in function.body.body if isinstance(node, cst.For)]
+    if len(loops) != 1:
+        raise Refused("loop", f"{scope.name} has {len(loops)} loops", function)
+    loop = loops[0]
+    carried = the_carried(scope, loop)
+    residual = layers.kind in work.with_residual
+    handed = [carried, "residual"] if residual else [carried]
+    rewriting = Rewriting(work.edits_of(scope), forward_of(scope))
+    index = list(function.body.body).index(loop)
+    body = list(function.body.body[:index])
+    inner = rewriting.block(loop.body.body)
+    needed: set[str] = set()
+    for line in inner:
+        needed |= names_read(line.node)
+    before = rewriting.function(body, keep={*needed, carried})
+    after = rewriting.function(function.body.body[index + 1 :])
+    rewriting.fates[loop] = Fate("rewritten", RULE)
+    check_kept(work, scope, [*rewriting.left, *inner_left(inner)])
+    check_ranks(scope, before, [line.node for line in inner], after, carried, loop)
+    step = [line.node for line in inner]
+    if residual:
+        step = [with_second_target(line, carried) for line in step]
+    name = loop_target(loop)
+    lines: list[Statement] = [
+        first_rank(before, handed, embedding),
+        *parsed(
+            [
+                "remote_aux = self.collect_remote_aux_hidden_states("
+                "intermediate_tensors)",
+                "aux_hidden_states: list[torch.Tensor] = []",
+                "if get_pp_group().is_first_rank:\n"
+                "    self._maybe_add_hidden_state(aux_hidden_states, self.start_layer, "
+                f"{carried}, {'residual' if residual else 'None'})\n",
+            ]
+        ),
+        loop_statement(name, layers, step, carried, residual),
+        *parsed([hand_on(handed)]),
+        *with_aux(after, carried),
+    ]
+    header = (
+        "def forward(self, input_ids: torch.Tensor | None, positions: torch.Tensor, "
+        "intermediate_tensors: IntermediateTensors | None = None, "
+        "inputs_embeds: torch.Tensor | None = None) -> torch.Tensor | "
+        "IntermediateTensors | tuple[torch.Tensor, list[torch.Tensor]]:\n"
+        "    pass\n"
+    )
+    made = cst.ensure_type(statement(header), cst.FunctionDef)
+    return (
+        made.with_changes(
+            body=cst.IndentedBlock(lines), leading_lines=[cst.EmptyLine(indent=False)]
+        ),
+        rewriting.fates,
+    )
+
+
+def inner_left(inner: list[Line]) -> list[cst.CSTNode]:
+    """Upstream statements that stay in the loop."""
+    return [line.origin for line in inner if line.origin is not None]
+
+
+def the_carried(scope: Scope, loop: cst.For) -> str:
+    """The one name that the loop carries from layer to layer."""
+    names = list(scope.loops.get(loop, {}))
+    if len(names) != 1:
+        raise Refused("loop", f"the loop carries {', '.join(names) or 'nothing'}", loop)
+    return names[0]
+
+
+def check_ranks(
+    scope: Scope,
+    before: list[Statement],
+    inner: list[Statement],
+    after: list[Statement],
+    carried: str,
+    loop: cst.For,
+) -> None:
+    """Loop and tail read nothing that only the first rank has."""
+    first: set[str] = set()
+    for line in before:
+        first |= set(assigned_names(line))
+    for line in (*inner, *after):
+        lost = (names_read(line) & first) - {carried}
+        if lost:
+            raise Refused(
+                "pipeline", f"{sorted(lost)[0]} is computed before the loop", loop
+            )
+
+
+def first_rank(
+    before: list[Statement], handed: list[str], embedding: Child
+) -> Statement:
+    """The branch that embeds tokens, or takes what the rank before handed on."""
+    made = cst.ensure_type(
+        statement(
+            "if get_pp_group().is_first_rank:\n    pass\nelse:\n"
+            "    assert intermediate_tensors is not None\n"
+            + "".join(f'    {n} = intermediate_tensors["{n}"]\n' for n in handed)
+        ),
+        cst.If,
+    )
+    own = list(before)
+    if len(handed) > 1:
+        own.append(statement("residual = None"))
+    return made.with_changes(body=cst.IndentedBlock(own))
+
+
+def loop_target(loop: cst.For) -> str:
+    """The name of the layer in the loop."""
+    target: cst.BaseExpression = loop.target
+    if isinstance(target, cst.Tuple):
+        target = target.elements[-1].value
+    return cst.ensure_type(target, cst.Name).value
+
+
+def with_second_target(line: Statement, carried: str) -> Statement:
+    """`x = layer(…)` as `x, residual = layer(…)`."""
+    small = cst.ensure_type(line, cst.SimpleStatementLine).body[0]
+    if isinstance(small, cst.Assign) and code(small.targets[0].target) == carried:
+        return statement(f"{carried}, residual = {code(small.value)}")
+    raise Refused("loop", "the loop does more than call the layer", line)
+
+
+def loop_statement(
+    name: str, layers: Child, step: list[Statement], carried: str, residual: bool
+) -> Statement:
+    """The loop over this rank's layers."""
+    made = cst.ensure_type(
+        statement(
+            f"for idx, {name} in enumerate("
+            f"islice(self.{layers.name}, self.start_layer, self.end_layer), "
+            "start=self.start_layer):\n"
+            "    self._maybe_add_hidden_state(aux_hidden_states, idx + 1, "
+            f"{carried}, {'residual' if residual else 'None'})\n"
+        ),
+        cst.For,
+    )
+    return made.with_changes(body=made.body.with_changes(body=[*step, *made.body.body]))
+
+
+def hand_on(handed: list[str]) -> str:
+    """What a rank that is not the last returns."""
+    pairs = ", ".join(f'"{name}": {name}' for name in handed)
+    return (
+        "if not get_pp_group().is_last_rank:\n"
+        f"    return IntermediateTensors({{{pairs}, "
+        "**self.pack_local_aux_hidden_states(aux_hidden_states)})\n"
+    )
+
+
+def with_aux(after: list[Statement], carried: str) -> list[Statement]:
+    """The tail, with auxiliary hidden states returned when some were asked for."""
+    tail = list(after)
+    last = tail[-1]
+    if not isinstance(last, cst.SimpleStatementLine) or not isinstance(
+        last.body[0], cst.Return
+    ):
+        raise Refused("model-result", "the forward does not end with a return", last)
+    given = last.body[0].value
+    text = code(given) if given is not None else ""
+    return [
+        *tail[:-1],
+        *parsed(
+            [
+                "aux_hidden_states = remote_aux + aux_hidden_states",
+                f"if aux_hidden_states:\n    return {text}, aux_hidden_states\n",
+                f"return {text}",
+            ]
+        ),
+    ]
