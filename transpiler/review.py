@@ -69,10 +69,15 @@ def rules_by_line(transpiled: Transpiled, upstream: str) -> dict[int, str]:
         fate = transpiled.fates.get(original)
         if fate is None or fate.kind == "kept":
             continue
-        span = where[shown]
+        if isinstance(shown, cst.FunctionDef | cst.ClassDef):
+            for decorator in shown.decorators:
+                found[where[decorator].start.line] = "dropped: decorator"
+        span = where[shown.name] if isinstance(shown, cst.ClassDef) else where[shown]
         last = span.end.line
         if isinstance(shown, cst.BaseCompoundStatement):
             last = span.start.line
+            if isinstance(shown, cst.FunctionDef):
+                last = where[shown.body].start.line - 1
         for line in range(span.start.line, last + 1):
             found[line] = f"{fate.kind}: {fate.rule}"
     return found

@@ -50,6 +50,9 @@ class Rewriting:
             body: Upstream statements.
             keep: Names that something outside the body reads.
         """
+        for node in body:
+            if is_docstring(node):
+                self.fates[node] = Fate("dropped", "docstring")
         lines = self.block([node for node in body if not is_docstring(node)])
         lines = self.without_dead(lines, set(keep))
         self.left += [
@@ -155,9 +158,9 @@ class Rewriting:
             dead = targets is not None and not (set(targets) & live) and not writes
             if (dead or is_identity(line.node)) and line.origin is not None:
                 rule = line.rule or "no reader left"
-                self.fates[line.origin] = Fate(
-                    "rewritten" if line.rule else "dropped", rule
-                )
+                fate = Fate("rewritten" if line.rule else "dropped", rule)
+                self.fates[line.origin] = fate
+                self.fates |= dict.fromkeys(statements_within(line.origin), fate)
                 continue
             live -= set(simple_targets(line.node) or ())
             live |= names_read(line.node)

@@ -15,7 +15,7 @@ from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import Value, is_const
 from transpiler.edits import Fate, code, statement
 from transpiler.fusions.fusion import LINEAR, Work, bias_of, forward_of, size_of
-from transpiler.lower.classes import Lowered
+from transpiler.lower.classes import Lowered, class_fates
 from transpiler.lower.model import EMBEDDING
 from transpiler.refusal import Refused
 from transpiler.rewrite import statements_within
@@ -44,8 +44,9 @@ def lower_causal(work: Work, scope: Scope) -> Lowered:
         width=size_of(scope, head, 0)[1],
     )
     node = cst.ensure_type(statement(text), cst.ClassDef)
-    fates: dict[cst.CSTNode, Fate] = {}
+    fates = class_fates(scope)
     for method in ("__init__", "forward"):
+        fates[scope.cls.method(method)] = Fate("rewritten", RULE)
         for inner in statements_within(scope.cls.method(method)):
             fates[inner] = Fate("rewritten", RULE)
     return Lowered(scope.name, node, fates)

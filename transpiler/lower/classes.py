@@ -123,6 +123,7 @@ def lower_forward(
     rewriting = Rewriting(work.edits_of(scope), forward_of(scope))
     body = rewriting.function(function.body.body)
     check_kept(work, scope, rewriting.left)
+    rewriting.fates[function] = Fate("rewritten", "signature")
     return signed(work, scope, function, body), rewriting.fates
 
 
@@ -248,11 +249,22 @@ def lower_constructor(
     rewriting = Rewriting(edits, scope.init)
     body = rewriting.function(function.body.body)
     body = without_unread(body, read, function, rewriting)
+    rewriting.fates[function] = Fate("rewritten", "signature")
+    rewriting.fates |= class_fates(scope)
     parameters = [code(p).rstrip(", ") for p in function.params.params]
     texts = [*parameters, "*", "vllm_config: VllmConfig", "prefix: str"]
     header = f"def __init__({', '.join(texts)}):\n    pass\n"
     made = cst.ensure_type(cst.parse_statement(header), cst.FunctionDef)
     return made.with_changes(body=cst.IndentedBlock(body)), rewriting.fates
+
+
+def class_fates(scope: Scope) -> dict[cst.CSTNode, Fate]:
+    """Fates of a class's header and of what it holds besides methods."""
+    fates: dict[cst.CSTNode, Fate] = {scope.cls.node: Fate("rewritten", "class header")}
+    for line in scope.cls.node.body.body:
+        if isinstance(line, cst.SimpleStatementLine):
+            fates[line] = Fate("dropped", "no reader left")
+    return fates
 
 
 def is_super_init(line: cst.CSTNode) -> bool:

@@ -22,9 +22,9 @@ RULE = "layer loop"
 
 
 def lower_loop(
-    work: Work, scope: Scope, layers: Child, embedding: Child
-) -> tuple[cst.FunctionDef, dict[cst.CSTNode, Fate]]:
-    """The forward over pipeline ranks."""
+    work: Work, scope: Scope, layers: Child
+) -> tuple[cst.FunctionDef, dict[cst.CSTNode, Fate], list[str]]:
+    """The forward over pipeline ranks, fates, and the names that ranks hand on."""
     function = scope.cls.method("forward")
     loops = [node for node in function.body.body if isinstance(node, cst.For)]
     if len(loops) != 1:
@@ -43,6 +43,7 @@ def lower_loop(
     before = rewriting.function(body, keep={*needed, carried})
     after = rewriting.function(function.body.body[index + 1 :])
     rewriting.fates[loop] = Fate("rewritten", RULE)
+    rewriting.fates[function] = Fate("rewritten", "signature")
     check_kept(work, scope, [*rewriting.left, *inner_left(inner)])
     check_ranks(scope, before, [line.node for line in inner], after, carried, loop)
     step = [line.node for line in inner]
@@ -50,7 +51,7 @@ def lower_loop(
         step = [with_second_target(line, carried) for line in step]
     name = loop_target(loop)
     lines: list[Statement] = [
-        first_rank(before, handed, embedding),
+        first_rank(before, handed),
         *parsed(
             [
                 "remote_aux = self.collect_remote_aux_hidden_states("
@@ -78,6 +79,7 @@ def lower_loop(
             body=cst.IndentedBlock(lines), leading_lines=[cst.EmptyLine(indent=False)]
         ),
         rewriting.fates,
+        handed,
     )
 
 
@@ -114,9 +116,7 @@ def check_ranks(
             )
 
 
-def first_rank(
-    before: list[Statement], handed: list[str], embedding: Child
-) -> Statement:
+def first_rank(before: list[Statement], handed: list[str]) -> Statement:
     """The branch that embeds tokens, or takes what the rank before handed on."""
     made = cst.ensure_type(
         statement(

@@ -10,7 +10,7 @@ import libcst as cst
 from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import is_const
 from transpiler.edits import code, statement
-from transpiler.fusions.fusion import Work, distinct_values, forward_of
+from transpiler.fusions.fusion import LINEAR, Work, distinct_values, forward_of
 from transpiler.lower.classes import (
     Lowered,
     attributes_read,
@@ -38,8 +38,8 @@ def lower_model(work: Work, scope: Scope) -> Lowered:
     check_embedding(scope, embedding)
     lower_result(work, scope)
     work.model_checks += [CAUSAL, *mask_checks(work, scope, forward_of(scope))]
-    forward, fates = lower_loop(work, scope, layers, embedding)
-    construct_layers(work, scope, layers, embedding)
+    forward, fates, handed = lower_loop(work, scope, layers)
+    construct_layers(work, scope, layers, embedding, handed)
     lower_children(work, scope)
     read = {*attributes_read(forward), *SHELL}
     for check in work.model_checks:
@@ -129,7 +129,9 @@ def lower_result(work: Work, scope: Scope) -> None:
             edits.replace(node, "model result", only)
 
 
-def construct_layers(work: Work, scope: Scope, layers: Child, embedding: Child) -> None:
+def construct_layers(
+    work: Work, scope: Scope, layers: Child, embedding: Child, handed: list[str]
+) -> None:
     """Constructors of the embedding, the layer list and what the last rank has."""
     edits = work.edits_of(scope)
     vocabulary, width = (code(arg.value) for arg in embedding.call.args[:2])
@@ -167,22 +169,31 @@ def construct_layers(work: Work, scope: Scope, layers: Child, embedding: Child) 
         ],
     )
     for child in scope.children.values():
+        if child.kind == LINEAR:
+            raise Refused("child", f"self.{child.name} is not lowered", child.call)
         if child.kind in work.norms:
             last_rank_only(work, scope, child)
-    handed = '["hidden_states", "residual"]'
-    if layers.kind not in work.with_residual:
-        handed = '["hidden_states"]'
+    keys = ", ".join(f'"{name}"' for name in handed)
     edits.append(
         scope.cls.method("__init__").body.body[-1],
         [
             "self.make_empty_intermediate_tensors = "
-            f"make_empty_intermediate_tensors_factory({handed}, {width})"
+            f"make_empty_intermediate_tensors_factory([{keys}], {width})"
         ],
     )
 
 
 def last_rank_only(work: Work, scope: Scope, child: Child) -> None:
-    """A norm after the loop exists on the last rank only."""
+    """A norm after the loop exists on the last rank only.
+
+    Raises:
+        Refused: [pipeline] for a norm that something before the loop calls.
+    """
+    for value in distinct_values(scope):
+        if work.is_norm(scope, value) is child and not any(
+            part.op == "looped" for part in value.walk()
+        ):
+            raise Refused("pipeline", f"self.{child.name} is not last", child.call)
     work.edits_of(scope).swap(
         child.statement,
         "rms norm",

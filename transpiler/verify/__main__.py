@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from rich.console import Console
 
+from transpiler.emit.files import write
+from transpiler.emit.registry import REGISTRY, registry_text
 from transpiler.verify.families import FAMILIES
 from transpiler.verify.variants import Family, UnknownNameError, Variant, require_known
 
@@ -141,6 +143,7 @@ def _record(
         raises = {r.variant.name: r.named for r in results if r.named}
         record(GENERATED, file, Proven(family.architecture, equal, raises), version)
         console.print(f"{file} is proven: generated/PROOF.json")
+    write(GENERATED / REGISTRY, registry_text(GENERATED))
 
 
 def _usage_error(message: str) -> NoReturn:
