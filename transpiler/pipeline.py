@@ -7,8 +7,15 @@ from pathlib import Path
 
 import libcst as cst
 
-from transpiler.analyse.bodies import match_class, match_function
-from transpiler.analyse.module import ModelingModule, analyse_module
+from transpiler.analyse.bodies import match_class, match_function, parameters_of
+from transpiler.analyse.module import (
+    ModelingClass,
+    ModelingModule,
+    analyse_module,
+    check_decorators,
+    check_neutral,
+    decorator_names,
+)
 from transpiler.analyse.program import Scope
 from transpiler.check import check
 from transpiler.edits import Fate
@@ -85,16 +92,17 @@ def prepared(module: ModelingModule) -> Work:
     known_rotaries = {}
     for name, cls in module.classes.items():
         if (found := match_class(cls, module, norms.ROWS)) is not None:
+            check_neutral(cls, module, "forward")
             known_norms[name] = found
         elif (found := match_class(cls, module, rotaries.CLASSES)) is not None:
-            known_rotaries[name] = found[0]
-    applies = {}
-    eagers = {}
-    for name in module.functions:
-        if (found := match_function(name, module, rotaries.APPLIES)) is not None:
-            applies[name] = found[0]
-        elif (found := match_function(name, module, eager.ROWS)) is not None:
-            eagers[name] = found[0]
+            check_neutral(cls, module, "forward")
+            forward = cls.method("forward")
+            places = [p.name.value for p in forward.params.params[1:]]
+            taken = found[1]["forward.position_ids"].name.removeprefix("forward.")
+            if is_updated(cls, module) and places[1:2] == [taken]:
+                known_rotaries[name] = found[0]
+    applies = known_functions(module, rotaries.APPLIES)
+    eagers = known_functions(module, eager.ROWS)
     leaves = frozenset({*known_norms, *known_rotaries})
     program = specialise(module, leaves)
     work = Work(program, known_norms, known_rotaries, applies, eagers)
@@ -105,6 +113,31 @@ def prepared(module: ModelingModule) -> Work:
                 detail = f"{child.name} -> {layer}"
                 work.outcomes.append(Outcome(scope.name, "rms norm", detail))
     return work
+
+
+def known_functions(module: ModelingModule, rows: dict[str, str]) -> dict[str, str]:
+    """Functions that a table knows, taking their operands in the row's order."""
+    found: dict[str, str] = {}
+    for name, function in module.functions.items():
+        match = match_function(name, module, rows)
+        if match is None:
+            continue
+        check_decorators(function, module)
+        row_names = parameters_of(rows[match[0]])
+        ours = [parameter.name.value for parameter in function.params.params]
+        places = [ours.index(match[1][n].name) for n in row_names if n in match[1]]
+        if places == sorted(places) and ours[: len(places)] == [
+            match[1][n].name for n in row_names if n in match[1]
+        ]:
+            found[name] = match[0]
+    return found
+
+
+def is_updated(cls: ModelingClass, module: ModelingModule) -> bool:
+    """Whether a rotary class updates its frequencies as the rope types ask."""
+    return "modeling_rope_utils.dynamic_rope_update" in decorator_names(
+        cls.method("forward"), module
+    )
 
 
 def lower(work: Work) -> dict[str, Lowered]:

@@ -67,7 +67,7 @@ def rules_by_line(transpiled: Transpiled, upstream: str) -> dict[int, str]:
     theirs = statements_within(formatted)
     for original, shown in zip(ours, theirs, strict=True):
         fate = transpiled.fates.get(original)
-        if fate is None or fate.kind == "kept":
+        if fate is None:
             continue
         if isinstance(shown, cst.FunctionDef | cst.ClassDef):
             for decorator in shown.decorators:
@@ -79,7 +79,7 @@ def rules_by_line(transpiled: Transpiled, upstream: str) -> dict[int, str]:
             if isinstance(shown, cst.FunctionDef):
                 last = where[shown.body].start.line - 1
         for line in range(span.start.line, last + 1):
-            found[line] = f"{fate.kind}: {fate.rule}"
+            found[line] = f"{fate.kind}: {fate.rule}" if fate.rule else "kept: moved"
     return found
 
 

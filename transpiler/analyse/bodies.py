@@ -115,6 +115,12 @@ def function_body(name: str, module: ModelingModule, kind: str) -> Body:
     return Body(result, {})
 
 
+def parameters_of(text: str) -> list[str]:
+    """Parameters of a row's function, in order."""
+    _, module = row(text)
+    return parameter_names(list(module.functions.values())[-1])
+
+
 def parameter_names(function: cst.FunctionDef) -> list[str]:
     """Names of the parameters, `self` aside."""
     names = [parameter.name.value for parameter in function.params.params]

@@ -118,16 +118,35 @@ def check_neutral(cls: ModelingClass, module: ModelingModule, method: str) -> No
             check_neutral(module.classes[name], module, method)
         elif name not in NEUTRAL_BASES:
             raise Refused("base-class", f"{cls.name} extends {name}", base)
-    decorated: list[cst.ClassDef | cst.FunctionDef] = [cls.node]
+    check_decorators(cls.node, module)
     if method in cls.methods:
-        decorated.append(cls.methods[method])
-    for item in decorated:
-        for decorator in item.decorators:
-            target = decorator.decorator
-            called = target.func if isinstance(target, cst.Call) else target
-            name = module.resolve(dotted(called) or "?")
-            if name not in NEUTRAL_DECORATORS:
-                raise Refused("decorator", f"@{name} is not known", decorator)
+        check_decorators(cls.methods[method], module)
+
+
+def check_decorators(
+    item: cst.ClassDef | cst.FunctionDef, module: ModelingModule
+) -> None:
+    """Refuse a class or function with a decorator that is not known.
+
+    Raises:
+        Refused: [decorator].
+    """
+    names = decorator_names(item, module)
+    for name, decorator in zip(names, item.decorators, strict=True):
+        if name not in NEUTRAL_DECORATORS:
+            raise Refused("decorator", f"@{name} is not known", decorator)
+
+
+def decorator_names(
+    item: cst.ClassDef | cst.FunctionDef, module: ModelingModule
+) -> list[str]:
+    """Full dotted names of the decorators of a class or function."""
+    found = []
+    for decorator in item.decorators:
+        target = decorator.decorator
+        called = target.func if isinstance(target, cst.Call) else target
+        found.append(module.resolve(dotted(called) or "?"))
+    return found
 
 
 def the_causal_class(module: ModelingModule) -> ModelingClass:

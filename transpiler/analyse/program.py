@@ -179,6 +179,8 @@ class Analyser:
                 found = self.constructed(scope, small.value)
                 if found is not None:
                     kind, call, many = found
+                    if name in scope.children:
+                        raise Refused("constructor", f"self.{name} is made twice", call)
                     value = scope.init.values[call]
                     scope.children[name] = Child(
                         name, kind, call, statement, many, value
@@ -270,8 +272,8 @@ class Analyser:
         first = self.seen[scope.name][0]
         for name, value in bound.items():
             was = first.get(name)
-            if was is not value and (
-                value.op == "const" or (was is not None and was.op == "const")
+            if was is not value and not (
+                was is not None and is_activation(was) and is_activation(value)
             ):
                 raise Refused(
                     "called-twice",
@@ -295,6 +297,13 @@ class Analyser:
         shifted = self.program.graph.make("call", "", call.args[1:], call.keywords)
         bound = bind_arguments(forward, shifted, self.program.graph, skip=1)
         self.enter(cls, bound)
+
+
+def is_activation(value: Value) -> bool:
+    """Whether a value is a tensor that a module or arithmetic made."""
+    if value.op == "item":
+        return is_activation(value.args[0])
+    return value.op in {"module", "binary", "carried", "looped", "method"}
 
 
 def element_list(element: Value) -> str | None:

@@ -134,6 +134,7 @@ class LayerAddNorm(Fusion):
         if len(norms) != 1 or len(others) != 1 or others[0].op != "binary":
             raise Refused("extra-use", f"the input is read {len(users)} times", where)
         final_at, final_name, final = self.final_norm(work, model, call)
+        handed = argument_of(model, final_at)
         block = block_of(scope)
         norm_at, norm_name = norm_statement(scope, norms[0])
         before = block[: block.index(norm_at)]
@@ -174,7 +175,7 @@ class LayerAddNorm(Fusion):
         work.edits_of(model).swap(
             final_at,
             self.name,
-            [f"{final_name}, _ = self.{final.name}({final_name}, {name})"],
+            [f"{final_name}, _ = self.{final.name}({handed}, {name})"],
         )
         work.with_residual[scope.name] = parameter
         return f"+ and the next {first.name if first else ''} or {final.name}"
@@ -251,6 +252,21 @@ def norm_statement(scope: Scope, value: Value) -> tuple[cst.CSTNode, str]:
         ]:
             return statement, name
     raise Refused("norm-shape", "the norm's result is not assigned to a name", node)
+
+
+def argument_of(scope: Scope, statement: cst.CSTNode) -> str:
+    """The name that a norm's statement `name = self.norm(x)` passes.
+
+    Raises:
+        Refused: [norm-shape] when it passes anything but one name.
+    """
+    small = cst.ensure_type(statement, cst.SimpleStatementLine).body[0]
+    call = small.value if isinstance(small, cst.Assign | cst.AnnAssign) else None
+    if isinstance(call, cst.Call) and len(call.args) == 1:
+        passed = call.args[0].value
+        if isinstance(passed, cst.Name):
+            return passed.value
+    raise Refused("norm-shape", "the norm is not given one name", statement)
 
 
 def is_copy(scope: Scope, statement: cst.CSTNode, value: Value) -> bool:

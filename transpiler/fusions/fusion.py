@@ -237,11 +237,48 @@ def single_call(scope: Scope, child: Child, value: Value) -> cst.Call:
         raise Refused(
             "extra-use", f"self.{child.name} is used {len(references)} times", node
         )
+    check_linear(child)
     if not isinstance(node, cst.Call) or len(node.args) != 1 or node.args[0].star:
         raise Refused(
             "call-shape", f"self.{child.name} takes more than one input", node
         )
     return node
+
+
+def check_still(scope: Scope, argument: cst.CSTNode, statement: cst.CSTNode) -> None:
+    """The names of an argument must mean the same where a merged call is put.
+
+    Raises:
+        Refused: [input-rebound] when one is another value there.
+    """
+    flow = forward_of(scope)
+    names = flow.environments[statement]
+    for node in names_within(argument):
+        if node.value in names and names[node.value] is not flow.values.get(node):
+            raise Refused("input-rebound", f"{node.value} is another value here", node)
+
+
+def names_within(node: cst.CSTNode) -> list[cst.Name]:
+    """All plain names in an expression, attribute and keyword names aside."""
+    if isinstance(node, cst.Name):
+        return [node]
+    if isinstance(node, cst.Attribute):
+        return names_within(node.value)
+    if isinstance(node, cst.Arg):
+        return names_within(node.value)
+    return [name for child in node.children for name in names_within(child)]
+
+
+def check_linear(child: Child) -> None:
+    """A linear is given its sizes and its bias, and nothing else.
+
+    Raises:
+        Refused: [linear-arguments] for another argument, such as a dtype.
+    """
+    known = {"in_features", "out_features", "bias"}
+    for position, arg in enumerate(child.call.args):
+        if arg.star or position > 2 or (arg.keyword and arg.keyword.value not in known):
+            raise Refused("linear-arguments", "an argument is not known", arg)
 
 
 def statements_of(function: cst.FunctionDef) -> dict[cst.CSTNode, cst.CSTNode]:

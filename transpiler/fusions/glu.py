@@ -19,6 +19,7 @@ from transpiler.fusions.fusion import (
     Shard,
     Work,
     bias_of,
+    check_still,
     distinct_values,
     forward_of,
     linear_of,
@@ -40,6 +41,8 @@ class GLU(Fusion):
         unequal-shards: gate and up differ in output or input width.
         unequal-bias: one has a bias that the other has not.
         extra-use: a projection, or the activated gate, is used elsewhere too.
+        input-rebound: the input's name means another value at the product.
+        linear-arguments: a projection is made with more than sizes and bias.
         call-shape: a projection is called with more than one input.
         activation: the activation is not `ACT2FN[config.…]` held by one attribute.
         name-taken: the class has an attribute `gate_up_proj` already.
@@ -72,6 +75,8 @@ class GLU(Fusion):
                 f"self.{gate.name} and self.{up.name} read different values",
                 up_call,
             )
+        owner = statements_of(scope.cls.method("forward"))[product]
+        check_still(scope, gate_call.args[0].value, owner)
         for position, side in ((1, "output"), (0, "input")):
             if size_of(scope, gate, position)[0] is not size_of(scope, up, position)[0]:
                 raise Refused(

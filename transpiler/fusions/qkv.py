@@ -21,6 +21,7 @@ from transpiler.fusions.fusion import (
     Work,
     assigned_name,
     bias_of,
+    check_still,
     distinct_values,
     linear_of,
     single_call,
@@ -46,6 +47,8 @@ class QKV(Fusion):
         head-size: the head sizes differ.
         not-dominating: the calls are not statements of one block.
         extra-use: a projection is used elsewhere too.
+        input-rebound: the input's name means another value at the first statement.
+        linear-arguments: a projection is made with more than sizes and bias.
         call-shape: a projection is called with more than one input.
         name-taken: the class has an attribute `qkv_proj` already.
     """
@@ -84,6 +87,7 @@ class QKV(Fusion):
             names = ["query_states", "key_states", "value_states"]
         edits = work.edits_of(scope)
         first = min(range(3), key=lambda i: block.index(statements[i]))
+        check_still(scope, found[first].call.args[0].value, statements[first])
         self.check_names(scope, block, statements, names, first)
         edits.insert(
             statements[first],

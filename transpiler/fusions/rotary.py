@@ -100,8 +100,9 @@ class Rotary(Fusion):
         function = work.program.module.functions[value.name]
         names = [p.name.value for p in function.params.params]
         given = dict(zip(names, value.args, strict=False)) | dict(value.keywords)
-        dim = given.get("unsqueeze_dim")
-        default = function.params.params[-1].default
+        # The table holds only functions of (q, k, cos, sin, unsqueeze_dim) in order.
+        dim = given.get(names[4])
+        default = function.params.params[4].default
         number = (
             int(code(default))
             if dim is None and isinstance(default, cst.Integer)

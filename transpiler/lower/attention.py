@@ -74,6 +74,9 @@ def check_eager(work: Work, scope: Scope, value: Value, node: cst.Call) -> None:
     function = interface.args[-1].name
     if len(interface.args) != 2 or work.eager.get(function) is None:
         raise Refused("eager-body", f"{function} is not in the table", node)
+    parameters = work.program.module.functions[function].params.params
+    if parameters[5].name.value != "scaling":
+        raise Refused("eager-body", f"{function} takes no scaling=", node)
     groups = scope.init.assigned.get("num_key_value_groups")
     heads = heads_of(work, scope)
     ratio = work.program.graph.make("binary", "//", (heads[0].heads, heads[1].heads))

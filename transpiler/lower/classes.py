@@ -137,16 +137,22 @@ def signed(
     residual = work.with_residual.get(scope.name)
     kept: list[str] = []
     texts: list[str] = ["self"]
+    optional: list[str] = []
+    bound = forward_of(scope).environments[function.body.body[0]]
     for parameter in function.params.params[1:]:
         name = parameter.name.value
         if name not in read:
             continue
         kept.append(name)
+        if bound[name].op == "const" and parameter.default is not None:
+            optional.append(f"{typed(parameter)} = {code(parameter.default)}")
+            continue
         texts.append(typed(parameter))
         if name == residual:
             texts.append("residual: torch.Tensor | None")
     if "positions" in read:
         texts.append(POSITIONS)
+    texts += optional
     work.signatures[scope.name] = kept
     returns = returned(function, scope.name in work.single_result, residual is not None)
     header = f"def {function.name.value}({', '.join(texts)}){returns}:\n    pass\n"
@@ -157,7 +163,7 @@ def signed(
 
 
 def typed(parameter: cst.Param) -> str:
-    """A parameter with its annotation, its default gone: callers always pass it."""
+    """A parameter with its annotation, without its default."""
     if parameter.annotation is None:
         return parameter.name.value
     return f"{parameter.name.value}: {code(parameter.annotation.annotation)}"

@@ -43,12 +43,15 @@ def check_stated(work: Work, scope: Scope) -> None:
     """Refuse a class whose forward writes in place or whose constructor does more.
 
     Raises:
-        Refused: [writes-in-place]; [parameter] for a parameter or tensor of a class
+        Refused: [writes-in-place]; [stateful] for a forward that sets an attribute;
+            [parameter] for a parameter or tensor of a class
             that no table describes; [constructor-effect] for a call in the
             constructor that is made for its effect.
     """
     for _, node in forward_of(scope).writes:
         raise Refused("writes-in-place", "a value is written in place", node)
+    for name, (_, node) in forward_of(scope).assigned.items():
+        raise Refused("stateful", f"the forward sets self.{name}", node)
     for name, (value, node) in scope.init.assigned.items():
         if value.op == "call" and value.name.startswith("torch."):
             made = value.name.removeprefix("torch.")
