@@ -117,12 +117,15 @@ BREAKS = (
     Break(
         "window-on-full-layers",
         "window-mixed",
-        with_argument(
-            "Attention", "per_layer_sliding_window", "config.sliding_window"
-        ),
+        with_argument("Attention", "per_layer_sliding_window", "config.sliding_window"),
         WINDOWED,
     ),
-    Break("k-norm-for-q", "default", replaced(r"self\.q_norm\(", "self.k_norm("), ("qwen3",)),
+    Break(
+        "k-norm-for-q",
+        "default",
+        replaced(r"self\.q_norm\(", "self.k_norm("),
+        ("qwen3",),
+    ),
 )
 CASES = [
     pytest.param(family, broken, id=f"{family.name}-{broken.name}")
