@@ -69,7 +69,7 @@ def replaced(pattern: str, new: str) -> Callable[[str], str]:
 
 @dataclass(frozen=True)
 class Break:
-    """One thing broken on purpose, the variant that must show it, and where it can be."""
+    """One thing broken on purpose, and the variant that must show it."""
 
     name: str
     variant: str

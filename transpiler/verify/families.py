@@ -37,17 +37,20 @@ ACTIVATIONS = (
 )
 
 SHAPES = (
+    # Grouped queries: two heads to one of keys and values.
     Variant("default"),
     Variant("mqa", {"num_key_value_heads": 1}),
-    Variant("mha", {"num_key_value_heads": None}),
+    Variant("mha", {"num_key_value_heads": 4}),
     Variant("head-dim-64", {"head_dim": 64}),
     Variant("head-dim-80", {"head_dim": 80}),
     Variant(
         "odd-sizes",
         {
             "vocab_size": 259,
-            "hidden_size": 100,
+            "hidden_size": 102,
             "intermediate_size": 101,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 3,
             "head_dim": 32,
         },
     ),
@@ -76,6 +79,7 @@ HEADS_DO_NOT_DIVIDE = Variant(
 )
 ATTENTION_BIAS = Variant("attention-bias", {"attention_bias": True})
 STRAY_ATTENTION_BIAS = Variant("stray-attention-bias", {"attention_bias": True})
+KV_HEADS_NULL = Variant("kv-heads-null", {"num_key_value_heads": None})
 STRAY_MLP_BIAS = Variant("stray-mlp-bias", {"mlp_bias": True})
 SLIDING, FULL = "sliding_attention", "full_attention"
 
@@ -86,10 +90,15 @@ WINDOWS = (
     Variant("window-large", {"sliding_window": 4096}),
     Variant("window-8", {"sliding_window": 8}),
     Variant("window-1", {"sliding_window": 1}),
-    # Upstream warns about the field and windows every layer all the same.
+    # Upstream's AutoConfig makes another family of it, whose layers alternate.
     Variant(
         "stray-layer-types",
-        {"sliding_window": 8, "layer_types": [FULL, SLIDING, FULL]},
+        {
+            "head_dim": 32,
+            "sliding_window": 8,
+            "layer_types": [FULL, SLIDING, FULL],
+        },
+        expected=equal_or_raises("layer_types", "model_type"),
     ),
 )
 
@@ -130,6 +139,7 @@ FAMILIES = (
             *EVERYWHERE,
             *UNKNOWN_QKV_BIAS,
             ATTENTION_BIAS,
+            KV_HEADS_NULL,
             Variant("mlp-bias", {"mlp_bias": True}),
             Variant("biases", {"attention_bias": True, "mlp_bias": True}),
             *STRAY_WINDOWS,
@@ -151,7 +161,7 @@ FAMILIES = (
     Family(
         "qwen2",
         "Qwen2ForCausalLM",
-        # No head_dim field; what a stray one says is read by getattr.
+        # No head_dim field; what a stray one says is read by getattr (a null fails).
         {"model_type": "qwen2", **SIZES},
         (
             *EVERYWHERE,
@@ -159,6 +169,7 @@ FAMILIES = (
             HEADS_DO_NOT_DIVIDE,
             Variant("stray-attention-bias", {"attention_bias": False}),
             STRAY_MLP_BIAS,
+            KV_HEADS_NULL,
             *LAYER_TYPES,
         ),
     ),
@@ -173,6 +184,7 @@ FAMILIES = (
             HEADS_DO_NOT_DIVIDE,
             ATTENTION_BIAS,
             STRAY_MLP_BIAS,
+            KV_HEADS_NULL,
             *LAYER_TYPES,
         ),
     ),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-LogProbs = npt.NDArray[np.float64]
+LogProbs: TypeAlias = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
