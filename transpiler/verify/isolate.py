@@ -8,6 +8,7 @@ milliseconds, as long as the parent has started no threads.
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import importlib
 import os
@@ -83,6 +84,7 @@ class Finished(Generic[T]):
     log: str
 
 
+@functools.cache
 def import_once() -> None:
     """Import torch, Transformers and vLLM in this process, ready to be forked.
 

@@ -82,9 +82,9 @@ MISSING = (
     Variant(
         "renamed-tensor",
         tensors=Tensors(
-            renamed={f"{LAYER}.mlp.down_proj.weight": f"{LAYER}.mlp.w2.weight"}
+            renamed={f"{LAYER}.mlp.down_proj.weight": f"{LAYER}.mlp.down.weight"}
         ),
-        expected=raises_naming(f"{LAYER}.mlp.w2.weight", "mlp.down_proj.weight"),
+        expected=raises_naming(f"{LAYER}.mlp.down.weight"),
     ),
 )
 
