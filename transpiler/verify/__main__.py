@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -94,16 +97,30 @@ def _import() -> None:
 
     sys.path.insert(0, str(ROOT))
     try:
-        import_once()
+        with _silenced():
+            import_once()
     except ImportError as error:
         _usage_error(f"{error}; the proof needs the verify extra")
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Drop what the libraries print on being imported; it says nothing of the proof."""
+    kept = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _prove(
     family: Family, variants: tuple[Variant, ...], class_: str, backend: bool, seed: int
 ) -> list[Result]:
     """Run the variants with a line of progress, print the table, return the results."""
-    from transpiler.verify.run import prove
+    from transpiler.verify.run import prove_variant
     from transpiler.verify.table import find_notes, summary_of, table_of
 
     plan = _plan(family, class_, backend, seed)
@@ -112,7 +129,7 @@ def _prove(
         for variant in variants:
             count = f"{len(results) + 1}/{len(variants)}"
             status.update(f"{family.name} {count}: {variant.name}")
-            results.extend(prove(plan, (variant,)))
+            results.append(prove_variant(plan, variant))
     title = f"{family.name}: {plan.target or 'own class of vLLM'}"
     console.print(table_of(title, results))
     for line in (*find_notes(results), summary_of(results)):

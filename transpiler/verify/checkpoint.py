@@ -21,7 +21,7 @@ from transpiler.verify.variants import Family, Head, Tensors, Variant
 # The embedding has the head's, since it may be the head.
 GAIN = 1.0
 HEAD_GAIN = 3.0
-BIAS = 1.0
+BIAS = 0.5
 NORM = 0.3
 
 

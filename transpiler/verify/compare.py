@@ -62,6 +62,7 @@ def compare(
         ValueError: the two do not answer the same prompts.
     """
     bar = max(BAR, NOISE_FACTOR * reference.noise)
+    tie = min(bar, LARGEST_BAR)
     equal, tied, prompt, decode = True, 0, 0.0, 0.0
     for upstream, answer in zip(reference.answers, answers, strict=True):
         if prompt_positions:
@@ -70,7 +71,7 @@ def compare(
         until = shared + 1
         decode = max(decode, _largest(upstream.decode[:until], answer.decode[:until]))
         left = len(upstream.tokens) - shared
-        if left and _is_tie(upstream.decode[shared], answer.tokens[shared], bar):
+        if left and _is_tie(upstream.decode[shared], answer.tokens[shared], tie):
             tied += left
         elif left:
             equal = False
@@ -90,7 +91,7 @@ def _shared(upstream: tuple[int, ...], tokens: tuple[int, ...]) -> int:
 
 
 def _is_tie(log_probs: LogProbs, token: int, bar: float) -> bool:
-    """Return whether upstream puts `token` within the bar of its best."""
+    """Return whether `token` is within the bar of the best of `[vocab_size]`."""
     return bool(log_probs.max() - log_probs[token] <= bar)
 
 
@@ -104,4 +105,4 @@ def _largest(upstream: LogProbs, answer: LogProbs) -> float:
         raise ValueError(f"{answer.shape} log-probabilities for {upstream.shape}")
     with np.errstate(invalid="ignore"):
         difference = np.abs(upstream - answer)
-    return float(np.nan_to_num(difference, nan=np.inf).max(initial=0.0))
+    return float(np.where(np.isnan(difference), np.inf, difference).max(initial=0.0))

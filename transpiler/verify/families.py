@@ -36,9 +36,8 @@ ACTIVATIONS = (
     Variant("act-tanh", {"hidden_act": "tanh"}, expected=equal_or_raises("hidden_act")),
 )
 
-MHA_BY_DEFAULT = Variant("mha-by-default", {"num_key_value_heads": None})
-
 SHAPES = (
+    # Grouped queries: two heads to one of keys and values.
     Variant("default"),
     Variant("mqa", {"num_key_value_heads": 1}),
     Variant("mha", {"num_key_value_heads": 4}),
@@ -48,8 +47,10 @@ SHAPES = (
         "odd-sizes",
         {
             "vocab_size": 259,
-            "hidden_size": 100,
+            "hidden_size": 102,
             "intermediate_size": 101,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 3,
             "head_dim": 32,
         },
     ),
@@ -78,6 +79,7 @@ HEADS_DO_NOT_DIVIDE = Variant(
 )
 ATTENTION_BIAS = Variant("attention-bias", {"attention_bias": True})
 STRAY_ATTENTION_BIAS = Variant("stray-attention-bias", {"attention_bias": True})
+KV_HEADS_NULL = Variant("kv-heads-null", {"num_key_value_heads": None})
 STRAY_MLP_BIAS = Variant("stray-mlp-bias", {"mlp_bias": True})
 SLIDING, FULL = "sliding_attention", "full_attention"
 
@@ -88,7 +90,16 @@ WINDOWS = (
     Variant("window-large", {"sliding_window": 4096}),
     Variant("window-8", {"sliding_window": 8}),
     Variant("window-1", {"sliding_window": 1}),
-    # No stray layer_types: with the field upstream fails on its own head_dim.
+    # Upstream's AutoConfig makes another family of it, whose layers alternate.
+    Variant(
+        "stray-layer-types",
+        {
+            "head_dim": 32,
+            "sliding_window": 8,
+            "layer_types": [FULL, SLIDING, FULL],
+        },
+        expected=equal_or_raises("layer_types", "model_type"),
+    ),
 )
 
 STRAY_WINDOWS = (
@@ -135,9 +146,9 @@ FAMILIES = (
         {"model_type": "llama", **SIZES},
         (
             *EVERYWHERE,
-            MHA_BY_DEFAULT,
             *UNKNOWN_QKV_BIAS,
             ATTENTION_BIAS,
+            KV_HEADS_NULL,
             Variant("mlp-bias", {"mlp_bias": True}),
             Variant("biases", {"attention_bias": True, "mlp_bias": True}),
             *STRAY_WINDOWS,
@@ -159,15 +170,15 @@ FAMILIES = (
     Family(
         "qwen2",
         "Qwen2ForCausalLM",
-        # No head_dim field; what a stray one says is read by getattr.
+        # No head_dim field; what a stray one says is read by getattr (a null fails).
         {"model_type": "qwen2", **SIZES},
         (
             *EVERYWHERE,
-            MHA_BY_DEFAULT,
             *QKV_BIASES,
             HEADS_DO_NOT_DIVIDE,
             Variant("stray-attention-bias", {"attention_bias": False}),
             STRAY_MLP_BIAS,
+            KV_HEADS_NULL,
             *LAYER_TYPES,
         ),
     ),
@@ -178,11 +189,11 @@ FAMILIES = (
         {"model_type": "qwen3", **SIZES, "head_dim": 32},
         (
             *EVERYWHERE,
-            MHA_BY_DEFAULT,
             *UNKNOWN_QKV_BIAS,
             HEADS_DO_NOT_DIVIDE,
             ATTENTION_BIAS,
             STRAY_MLP_BIAS,
+            KV_HEADS_NULL,
             *LAYER_TYPES,
         ),
     ),

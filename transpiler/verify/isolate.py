@@ -8,14 +8,17 @@ milliseconds, as long as the parent has started no threads.
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import importlib
 import os
 import pickle
+import re
 import signal
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +84,7 @@ class Finished(Generic[T]):
     log: str
 
 
+@functools.cache
 def import_once() -> None:
     """Import torch, Transformers and vLLM in this process, ready to be forked.
 
@@ -89,8 +93,12 @@ def import_once() -> None:
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    for module in PRELOADED:
-        importlib.import_module(module)
+    with warnings.catch_warnings():
+        # About the libraries' own deprecations; where tests turn them into errors,
+        # these would not import.
+        warnings.simplefilter("ignore")
+        for module in PRELOADED:
+            importlib.import_module(module)
     # An engine start collects garbage five times: over the libraries' objects that
     # costs a second. Frozen objects are also left unwritten, so pages stay shared.
     gc.collect()
@@ -125,6 +133,19 @@ def in_child(
         return Finished(result, log)
 
 
+def find_name(failure: Failure, names: tuple[str, ...]) -> str:
+    """Return the first of `names` that a `ValueError` of a failure names, or empty.
+
+    A name must stand alone: `factor` is not named by `attention_factor`.
+    """
+    texts = [cause.text for cause in failure.causes if cause.is_value_error]
+    for name in names:
+        alone = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
+        if any(alone.search(text) for text in texts):
+            return name
+    return ""
+
+
 def _wait(pid: int, timeout: float) -> int | None:
     """Wait for a child; return its exit status, or None after killing it."""
     deadline = time.monotonic() + timeout
@@ -143,10 +164,11 @@ def _child(function: Callable[[], object], folder: Path) -> None:
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    sys.stdout = sys.stderr = os.fdopen(log, "w", buffering=1)
+    warnings.resetwarnings()
     with _Recorded(folder / "result") as record:
         record.keep(function())
     sys.stdout.flush()
-    sys.stderr.flush()
     # No teardown: an engine's takes longer than its run, and there is nothing to save.
     os._exit(0)
 

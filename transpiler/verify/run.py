@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +17,7 @@ from transpiler.verify.engine import (
     generate,
     start,
 )
-from transpiler.verify.isolate import Failure, in_child
+from transpiler.verify.isolate import Failure, find_name, in_child
 from transpiler.verify.oracle import consult
 from transpiler.verify.outputs import Answer, Reference, Request
 from transpiler.verify.variants import Family, Outcome, Variant
@@ -64,12 +62,6 @@ class Result:
     backend: Comparison | str | None = None
     seconds: float = 0.0
     backend_seconds: float = 0.0
-
-
-def prove(plan: Plan, variants: tuple[Variant, ...]) -> Iterator[Result]:
-    """Yield the result of each variant as it comes; see `prove_variant`."""
-    for variant in variants:
-        yield prove_variant(plan, variant)
 
 
 def prove_variant(plan: Plan, variant: Variant) -> Result:
@@ -171,19 +163,6 @@ def _run_backend(
     if isinstance(answers, Failure):
         return answers.last_line()
     return compare(reference, answers.value)
-
-
-def find_name(failure: Failure, names: tuple[str, ...]) -> str:
-    """Return the first of `names` that a `ValueError` of a failure names, or empty.
-
-    A name must stand alone: `factor` is not named by `attention_factor`.
-    """
-    texts = [cause.text for cause in failure.causes if cause.is_value_error]
-    for name in names:
-        alone = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
-        if any(alone.search(text) for text in texts):
-            return name
-    return ""
 
 
 def _implementation(plan: Plan) -> Implementation:

@@ -1,8 +1,8 @@
 """Rotary variants, for every family whose rotary class is Llama's.
 
-Left out because upstream itself fails on them: `partial_rotary_factor` with any type
-but default (`cos` is narrower than the heads), an unknown `rope_type` (KeyError), and a
-type without its required keys (KeyError when the config is read).
+Left out because upstream itself fails on them: `partial_rotary_factor` with a rope type
+other than default (`cos` is narrower than the heads), an unknown `rope_type`, and a
+type without its required keys (both a KeyError).
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ SCALED = (
     rope("rope-yarn-mscale-alone", {**YARN, "mscale": 1.4}),
     rope("rope-yarn-no-truncate", {**YARN, "truncate": False}),
     rope("rope-yarn-betas", {**YARN, "beta_fast": 4.0, "beta_slow": 0.5}),
-    # Upstream takes defaults for a null beta, the ratio of lengths for a null factor.
+    # Upstream takes defaults for null betas, the ratio of lengths for a null factor.
     rope(
         "rope-yarn-null-betas",
         {**YARN, "beta_fast": None, "beta_slow": None},

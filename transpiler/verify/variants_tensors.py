@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transpiler.verify.variants import Head, Tensors, Variant, raises
+from transpiler.verify.variants import Expected, Head, Tensors, Variant, raises
 
 LAYER = "model.layers.1"
 TIED = {"tie_word_embeddings": True}
@@ -13,15 +13,25 @@ def unknown(name: str, tensor: str, *shape: int, merged: str = "") -> Variant:
 
     `merged` is what the tensor's name becomes where its layer is merged.
     """
-    names = (tensor, f"{LAYER}.{merged}") if merged else (tensor,)
-    added = {tensor: shape}
-    return Variant(name, tensors=Tensors(added=added), expected=raises(*names))
+    edits = Tensors(added={tensor: shape})
+    return Variant(name, tensors=edits, expected=raises_naming(tensor, merged))
 
 
 def missing(name: str, tensor: str, merged: str = "") -> Variant:
     """Return a variant without a tensor that upstream would make up at random."""
-    names = (tensor, f"{LAYER}.{merged}") if merged else (tensor,)
-    return Variant(name, tensors=Tensors(dropped=(tensor,)), expected=raises(*names))
+    edits = Tensors(dropped=(tensor,))
+    return Variant(name, tensors=edits, expected=raises_naming(tensor, merged))
+
+
+def raises_naming(tensor: str, merged: str = "") -> Expected:
+    """Expect an error that names a tensor, from the model or from `model` downwards.
+
+    Of a weight that has no home the module's name is enough.
+    """
+    names = [tensor, f"{LAYER}.{merged}"] if merged else [tensor]
+    names += [name.removeprefix("model.") for name in names]
+    names += [name.removesuffix(".weight") for name in names]
+    return raises(*dict.fromkeys(names))
 
 
 HEADS = (
@@ -42,11 +52,7 @@ UNKNOWN = (
     ),
     unknown("unknown-bias-norm", f"{LAYER}.input_layernorm.bias", 128),
     unknown("unknown-bias-head", "lm_head.bias", 320),
-    Variant(
-        "unknown-tensor",
-        tensors=Tensors(added={f"{LAYER}.mlp.extra_proj.weight": (128, 128)}),
-        expected=raises(f"{LAYER}.mlp.extra_proj"),
-    ),
+    unknown("unknown-tensor", f"{LAYER}.mlp.extra_proj.weight", 128, 128),
     # What old checkpoints carry and upstream knows to skip: its own rotary buffer.
     Variant(
         "old-rotary-buffer",
@@ -71,9 +77,9 @@ MISSING = (
     Variant(
         "renamed-tensor",
         tensors=Tensors(
-            renamed={f"{LAYER}.mlp.down_proj.weight": f"{LAYER}.mlp.w2.weight"}
+            renamed={f"{LAYER}.mlp.down_proj.weight": f"{LAYER}.mlp.down.weight"}
         ),
-        expected=raises(f"{LAYER}.mlp.w2", f"{LAYER}.mlp.down_proj.weight"),
+        expected=raises_naming(f"{LAYER}.mlp.down.weight"),
     ),
 )
 
