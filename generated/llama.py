@@ -34,7 +34,7 @@
 # LlamaDecoderLayer: layer add norm: + and the next input_layernorm or norm
 # LlamaAttention: attention: interface call -> Attention
 #
-# sha256 of what follows: 28185cadd45693850bc3e2f92c45321f5333e631315939641c53bef9f1480f16
+# sha256 of what follows: 28a332cdc13ab90ec0da7b2a09445937553de08c0f3a41c3d275232edfe496ff
 """Inference-only llama model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -230,6 +230,10 @@ class LlamaModel(nn.Module, EagleModelMixin):
         super().__init__()
         config = vllm_config.model_config.hf_text_config
         self.config = config
+        if not isinstance(config, LlamaConfig):
+            raise ValueError(
+                f"model_type={config.model_type!r}: generated for LlamaConfig; VLLM_TRANSPILED=-LlamaForCausalLM gives vLLM's own class"
+            )
         if not getattr(config, "is_causal", True):
             raise ValueError("is_causal=False: only causal attention is generated")
         # Each attention says its own window; none may use the engine's.

@@ -16,7 +16,7 @@
 # MistralDecoderLayer: layer add norm: + and the next input_layernorm or norm
 # MistralAttention: attention: interface call -> Attention
 #
-# sha256 of what follows: 54b102e7f015c0896b91d61630dd71158b00def3d8fffb159d47493edbc1b4cb
+# sha256 of what follows: c7bceda4ade342bf0e8370f20f81dcba1d27e45181ed2d8ce6ab349f0e68c988
 """Inference-only mistral model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -211,6 +211,10 @@ class MistralModel(nn.Module, EagleModelMixin):
         super().__init__()
         config = vllm_config.model_config.hf_text_config
         self.config = config
+        if not isinstance(config, MistralConfig):
+            raise ValueError(
+                f"model_type={config.model_type!r}: generated for MistralConfig; VLLM_TRANSPILED=-MistralForCausalLM gives vLLM's own class"
+            )
         if not getattr(config, "is_causal", True):
             raise ValueError("is_causal=False: only causal attention is generated")
         # Each attention says its own window; none may use the engine's.

@@ -16,7 +16,7 @@
 # Qwen2DecoderLayer: layer add norm: + and the next input_layernorm or norm
 # Qwen2Attention: attention: interface call -> Attention
 #
-# sha256 of what follows: 918da595ea1393fccb888cb320faa3ded4404bcb8b1b7d3ae804350c4699a052
+# sha256 of what follows: a6b7cda1ed9bc2baf9eda699512ab2b94788569a8fb675511d28a866a14963c8
 """Inference-only qwen2 model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -218,6 +218,10 @@ class Qwen2Model(nn.Module, EagleModelMixin):
         if not set(config.layer_types) <= {"full_attention", "sliding_attention"}:
             raise ValueError(
                 f"layer_types={config.layer_types}: upstream makes no mask for one of them"
+            )
+        if not isinstance(config, Qwen2Config):
+            raise ValueError(
+                f"model_type={config.model_type!r}: generated for Qwen2Config; VLLM_TRANSPILED=-Qwen2ForCausalLM gives vLLM's own class"
             )
         if not getattr(config, "is_causal", True):
             raise ValueError("is_causal=False: only causal attention is generated")

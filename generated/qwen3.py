@@ -31,7 +31,7 @@
 # Qwen3DecoderLayer: layer add norm: + and the next input_layernorm or norm
 # Qwen3Attention: attention: interface call -> Attention
 #
-# sha256 of what follows: 1fd7f4f145b1c6a20421830b09e63ff788af3b9d9bb937a2a846bca729ae4010
+# sha256 of what follows: 9ada6078992c65f82d7873cb699ce1ed9ccd5a8711c5484b588921e267f55d80
 """Inference-only qwen3 model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -241,6 +241,10 @@ class Qwen3Model(nn.Module, EagleModelMixin):
         if not set(config.layer_types) <= {"full_attention", "sliding_attention"}:
             raise ValueError(
                 f"layer_types={config.layer_types}: upstream makes no mask for one of them"
+            )
+        if not isinstance(config, Qwen3Config):
+            raise ValueError(
+                f"model_type={config.model_type!r}: generated for Qwen3Config; VLLM_TRANSPILED=-Qwen3ForCausalLM gives vLLM's own class"
             )
         if not getattr(config, "is_causal", True):
             raise ValueError("is_causal=False: only causal attention is generated")

@@ -31,13 +31,18 @@ def lower_model(work: Work, scope: Scope) -> Lowered:
     """Lower the class that holds the embedding and the layers.
 
     Raises:
-        Refused: [loop], [layers], [embedding], [pipeline], [model-result].
+        Refused: [loop], [layers], [embedding], [pipeline], [model-result], and what
+            `config_check` and the masks refuse.
     """
     layers = the_layers(work, scope)
     embedding = work.program.only_child(scope, EMBEDDING)
     check_embedding(scope, embedding)
     lower_result(work, scope)
-    work.model_checks += [CAUSAL, *mask_checks(work, scope, forward_of(scope))]
+    work.model_checks += [
+        config_check(work, scope),
+        CAUSAL,
+        *mask_checks(work, scope, forward_of(scope)),
+    ]
     forward, fates, handed = lower_loop(work, scope, layers)
     construct_layers(work, scope, layers, embedding, handed)
     lower_children(work, scope)
@@ -64,6 +69,29 @@ def lower_model(work: Work, scope: Scope) -> Lowered:
         body=node.body.with_changes(body=[*node.body.body, init, embed, forward])
     )
     return Lowered(scope.name, node, {**more, **fates})
+
+
+def config_check(work: Work, scope: Scope) -> str:
+    """Statement that refuses a config of another class: another model's semantics.
+
+    `AutoConfig` makes another family of some configs that still name this
+    architecture; upstream's own class would be given its own config.
+
+    Raises:
+        Refused: [config-class] when the constructor does not say which class it takes.
+    """
+    causal = work.program.causal.name
+    for parameter in scope.cls.method("__init__").params.params[1:]:
+        if parameter.annotation is not None:
+            name = code(parameter.annotation.annotation)
+            if work.program.module.resolve(name).startswith("configuration_"):
+                return (
+                    f"if not isinstance(config, {name}):\n"
+                    '    raise ValueError(f"model_type={config.model_type!r}: '
+                    f"generated for {name}; VLLM_TRANSPILED=-{causal} gives "
+                    "vLLM's own class\")\n"
+                )
+    raise Refused("config-class", "the config's class is not annotated", scope.cls.node)
 
 
 def the_layers(work: Work, scope: Scope) -> Child:
