@@ -34,7 +34,7 @@
 # LlamaDecoderLayer: layer add norm: + and the next input_layernorm or norm
 # LlamaAttention: attention: interface call -> Attention
 #
-# sha256 of what follows: 28a332cdc13ab90ec0da7b2a09445937553de08c0f3a41c3d275232edfe496ff
+# sha256 of what follows: fcdfd472d89ca8b6eec12a1b0aa7cf94f208ca7ee9329947798fb8340b137bf1
 """Inference-only llama model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -232,7 +232,8 @@ class LlamaModel(nn.Module, EagleModelMixin):
         self.config = config
         if not isinstance(config, LlamaConfig):
             raise ValueError(
-                f"model_type={config.model_type!r}: generated for LlamaConfig; VLLM_TRANSPILED=-LlamaForCausalLM gives vLLM's own class"
+                f"model_type={config.model_type!r}: generated for LlamaConfig; "
+                "VLLM_TRANSPILED=-LlamaForCausalLM gives vLLM's own class"
             )
         if not getattr(config, "is_causal", True):
             raise ValueError("is_causal=False: only causal attention is generated")

@@ -16,7 +16,7 @@
 # MistralDecoderLayer: layer add norm: + and the next input_layernorm or norm
 # MistralAttention: attention: interface call -> Attention
 #
-# sha256 of what follows: c7bceda4ade342bf0e8370f20f81dcba1d27e45181ed2d8ce6ab349f0e68c988
+# sha256 of what follows: 3646a02185b41d5a3949888c52a06af2e173a966e7500cc604c44f5db4d9d0be
 """Inference-only mistral model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -213,7 +213,8 @@ class MistralModel(nn.Module, EagleModelMixin):
         self.config = config
         if not isinstance(config, MistralConfig):
             raise ValueError(
-                f"model_type={config.model_type!r}: generated for MistralConfig; VLLM_TRANSPILED=-MistralForCausalLM gives vLLM's own class"
+                f"model_type={config.model_type!r}: generated for MistralConfig; "
+                "VLLM_TRANSPILED=-MistralForCausalLM gives vLLM's own class"
             )
         if not getattr(config, "is_causal", True):
             raise ValueError("is_causal=False: only causal attention is generated")

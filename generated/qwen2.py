@@ -16,7 +16,7 @@
 # Qwen2DecoderLayer: layer add norm: + and the next input_layernorm or norm
 # Qwen2Attention: attention: interface call -> Attention
 #
-# sha256 of what follows: a6b7cda1ed9bc2baf9eda699512ab2b94788569a8fb675511d28a866a14963c8
+# sha256 of what follows: c18e85b3db690400858d8f29b16a4bc1867fb6a8546456a733e6fcd939de3780
 """Inference-only qwen2 model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -221,7 +221,8 @@ class Qwen2Model(nn.Module, EagleModelMixin):
             )
         if not isinstance(config, Qwen2Config):
             raise ValueError(
-                f"model_type={config.model_type!r}: generated for Qwen2Config; VLLM_TRANSPILED=-Qwen2ForCausalLM gives vLLM's own class"
+                f"model_type={config.model_type!r}: generated for Qwen2Config; "
+                "VLLM_TRANSPILED=-Qwen2ForCausalLM gives vLLM's own class"
             )
         if not getattr(config, "is_causal", True):
             raise ValueError("is_causal=False: only causal attention is generated")

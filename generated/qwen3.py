@@ -31,7 +31,7 @@
 # Qwen3DecoderLayer: layer add norm: + and the next input_layernorm or norm
 # Qwen3Attention: attention: interface call -> Attention
 #
-# sha256 of what follows: 9ada6078992c65f82d7873cb699ce1ed9ccd5a8711c5484b588921e267f55d80
+# sha256 of what follows: 099d39b618a96d93b80ea98f45ac6ca2a39c88a5e516e7e0cf9a05141f277cec
 """Inference-only qwen3 model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -244,7 +244,8 @@ class Qwen3Model(nn.Module, EagleModelMixin):
             )
         if not isinstance(config, Qwen3Config):
             raise ValueError(
-                f"model_type={config.model_type!r}: generated for Qwen3Config; VLLM_TRANSPILED=-Qwen3ForCausalLM gives vLLM's own class"
+                f"model_type={config.model_type!r}: generated for Qwen3Config; "
+                "VLLM_TRANSPILED=-Qwen3ForCausalLM gives vLLM's own class"
             )
         if not getattr(config, "is_causal", True):
             raise ValueError("is_causal=False: only causal attention is generated")

@@ -88,8 +88,8 @@ def config_check(work: Work, scope: Scope) -> str:
                 return (
                     f"if not isinstance(config, {name}):\n"
                     '    raise ValueError(f"model_type={config.model_type!r}: '
-                    f"generated for {name}; VLLM_TRANSPILED=-{causal} gives "
-                    "vLLM's own class\")\n"
+                    f'generated for {name}; " '
+                    f'"VLLM_TRANSPILED=-{causal} gives vLLM\'s own class")\n'
                 )
     raise Refused("config-class", "the config's class is not annotated", scope.cls.node)
 
