@@ -1,7 +1,7 @@
 """The vLLM plugin: puts the generated classes in the place of vLLM's own.
 
-vLLM calls `register` in each of its processes, and in some more than once. Importing this
-imports nothing else; `register` itself imports only parts of vLLM that its caller has.
+vLLM calls `register` in each of its processes, and in some more than once. Importing
+this imports nothing else; `register` itself imports only parts of vLLM that its caller has.
 """
 
 import difflib
@@ -82,7 +82,8 @@ def _versions_fit() -> bool:
     ):
         return True
     _say(
-        f"the generated models need transformers {TRANSFORMERS} and vllm >={low},<{high}; "
+        f"the generated models need transformers {TRANSFORMERS} and "
+        f"vllm >={low},<{high}; "
         f"found transformers {transformers} and vllm {vllm}: none of them is used"
     )
     return False

@@ -34,7 +34,7 @@
 # LlamaDecoderLayer: layer add norm: + and the next input_layernorm or norm
 # LlamaAttention: attention: interface call -> Attention
 #
-# sha256 of what follows: fcdfd472d89ca8b6eec12a1b0aa7cf94f208ca7ee9329947798fb8340b137bf1
+# sha256 of the rest: fcdfd472d89ca8b6eec12a1b0aa7cf94f208ca7ee9329947798fb8340b137bf1
 """Inference-only llama model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable

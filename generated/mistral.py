@@ -16,7 +16,7 @@
 # MistralDecoderLayer: layer add norm: + and the next input_layernorm or norm
 # MistralAttention: attention: interface call -> Attention
 #
-# sha256 of what follows: 3646a02185b41d5a3949888c52a06af2e173a966e7500cc604c44f5db4d9d0be
+# sha256 of the rest: 3646a02185b41d5a3949888c52a06af2e173a966e7500cc604c44f5db4d9d0be
 """Inference-only mistral model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable

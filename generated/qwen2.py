@@ -16,7 +16,7 @@
 # Qwen2DecoderLayer: layer add norm: + and the next input_layernorm or norm
 # Qwen2Attention: attention: interface call -> Attention
 #
-# sha256 of what follows: c18e85b3db690400858d8f29b16a4bc1867fb6a8546456a733e6fcd939de3780
+# sha256 of the rest: c22a0204d6ce7cc54c276d1664d8d2b90da5e9622e4746655b790b0fe88d67c4
 """Inference-only qwen2 model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -217,7 +217,7 @@ class Qwen2Model(nn.Module, EagleModelMixin):
         self.config = config
         if not set(config.layer_types) <= {"full_attention", "sliding_attention"}:
             raise ValueError(
-                f"layer_types={config.layer_types}: upstream makes no mask for one of them"
+                f"layer_types={config.layer_types}: upstream has no mask for one"
             )
         if not isinstance(config, Qwen2Config):
             raise ValueError(

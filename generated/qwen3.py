@@ -31,7 +31,7 @@
 # Qwen3DecoderLayer: layer add norm: + and the next input_layernorm or norm
 # Qwen3Attention: attention: interface call -> Attention
 #
-# sha256 of what follows: 099d39b618a96d93b80ea98f45ac6ca2a39c88a5e516e7e0cf9a05141f277cec
+# sha256 of the rest: 2c0493940e0f55449a8983b027bb2e8177dc57945ef2364dfb8df14d6348a049
 """Inference-only qwen3 model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -240,7 +240,7 @@ class Qwen3Model(nn.Module, EagleModelMixin):
         self.config = config
         if not set(config.layer_types) <= {"full_attention", "sliding_attention"}:
             raise ValueError(
-                f"layer_types={config.layer_types}: upstream makes no mask for one of them"
+                f"layer_types={config.layer_types}: upstream has no mask for one"
             )
         if not isinstance(config, Qwen3Config):
             raise ValueError(

@@ -2,7 +2,7 @@
 
 The release's wheel is for CUDA, but its Python part imports on any machine. It is
 downloaded once, unpacked under .compat/ without its binaries, and put before the
-installed vLLM. Then every generated module is imported, every name it takes from vLLM is
+installed vLLM. Then each generated module is imported, every name it takes from vLLM is
 looked up, and every call of such a name is bound to the signature it has there.
 """
 
@@ -54,7 +54,7 @@ def generated_modules(folder: Path) -> list[Path]:
 
 
 def fetched(release: str, cache: Path) -> Path:
-    """The folder with the Python part of a vLLM release, downloaded if it is not there."""
+    """The folder with the Python part of a vLLM release, downloaded if missing."""
     library = cache / f"vllm-{release}"
     if library.is_dir():
         return library

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transpiler.refusal import BadInput
 
-SEAL = "# sha256 of what follows: "
+SEAL = "# sha256 of the rest: "
 
 
 def sealed(head: str, body: str) -> str:

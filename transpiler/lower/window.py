@@ -165,7 +165,7 @@ def kind_checks(window: Value) -> list[str]:
     return [
         f"if not set({field}) <= {{{kinds}}}:\n"
         f'    raise ValueError(f"{field.removeprefix("config.")}='
-        f'{{{field}}}: upstream makes no mask for one of them")\n'
+        f'{{{field}}}: upstream has no mask for one")\n'
     ]
 
 
