@@ -1,7 +1,7 @@
 """The vLLM plugin: puts the generated classes in the place of vLLM's own.
 
 vLLM calls `register` in each of its processes, and in some more than once. Importing
-this imports nothing else; `register` itself imports only parts of vLLM that its caller has.
+this imports nothing else; `register` imports only parts of vLLM that its caller has.
 """
 
 import difflib
