@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
+from transpiler.emit.families import with_families
 from transpiler.emit.files import check_unedited, write
 from transpiler.emit.registry import REGISTRY, registry_text, stale
 from transpiler.pipeline import Transpiled, transpile_source
@@ -54,8 +55,8 @@ def transpile_command(
         done.append(transpiled)
     for transpiled in done:
         write(output / f"{transpiled.source.name}.py", transpiled.text)
-    write(output / REPORT, report_text(output, done))
-    write(output / REGISTRY, registry_text(output))
+    for path, text in derived(output, report_text(output, done)).items():
+        write(path, text)
     for transpiled in done:
         console.print(f"{transpiled.source.name}.py", markup=False)
         for outcome in transpiled.outcomes:
@@ -67,12 +68,11 @@ def check_command(models: Models = None, output: Output = GENERATED) -> None:
     """Regenerate in memory and compare; show the difference and what repairs it."""
     names = models or checked_in(output)
     done = [walked(read(name)) for name in names]
-    wanted = {f"{t.source.name}.py": t.text for t in done}
-    wanted[REPORT] = report_text(output, done)
-    wanted[REGISTRY] = registry_text(output)
+    wanted = {output / f"{t.source.name}.py": t.text for t in done}
+    wanted |= derived(output, report_text(output, done))
     different = False
-    for file, text in wanted.items():
-        path = output / file
+    for path, text in wanted.items():
+        file = path.name
         found = path.read_text(encoding="utf-8") if path.is_file() else ""
         if found != text:
             different = True
@@ -130,6 +130,16 @@ def report_text(folder: Path, done: list[Transpiled]) -> str:
     before = path.read_text(encoding="utf-8") if path.is_file() else ""
     names = {*checked_in(folder), *(t.source.name for t in done)}
     return merged(before, done, names)
+
+
+def derived(folder: Path, report: str) -> dict[Path, str]:
+    """What follows from the generated files: report, registry, the README's table."""
+    texts = {folder / REPORT: report, folder / REGISTRY: registry_text(folder)}
+    readme = folder.parent / "README.md"
+    if folder == GENERATED and readme.is_file():
+        before = readme.read_text(encoding="utf-8")
+        texts[readme] = with_families(before, folder, report)
+    return texts
 
 
 def fail(message: str, status: int) -> NoReturn:

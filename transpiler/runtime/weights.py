@@ -11,7 +11,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from vllm.model_executor.models.utils import is_pp_missing_parameter
+from vllm.model_executor.models.utils import (
+    AutoWeightsLoader,
+    is_pp_missing_parameter,
+)
 
 
 def strict_weights(
@@ -28,7 +31,7 @@ def strict_weights(
         tied: Names of the head and of the embedding that it may be tied to.
 
     Raises:
-        ValueError: A bias that no layer has, or a parameter (or a shard of one) that
+        ValueError: A tensor that no layer has, or a parameter (or a shard of one) that
             no tensor gives, when nothing is quantized; a tied head that differs from
             the embedding, which upstream would not tie.
     """
@@ -40,8 +43,7 @@ def strict_weights(
     for name, tensor in weights:
         if plain:
             mapped = mapped_name(model, name)
-            if name.endswith(".bias"):
-                check_bias(model, name, mapped, known)
+            check_place(model, name, mapped, known)
             seen.setdefault(mapped or "", set()).add(shard_of(model, name))
         if is_tied and name in tied:
             pair[name] = tensor
@@ -88,14 +90,22 @@ def check_complete(model: Any, seen: dict[str, set[object]]) -> None:
             )
 
 
-def check_bias(
+def check_place(
     model: Any, name: str, mapped: str | None, known: dict[str, nn.Parameter]
 ) -> None:
-    """A bias of the checkpoint must have a place in the model."""
+    """A tensor of the checkpoint must have a place in the model.
+
+    Only the tables that old checkpoints hold of rotary embeddings are passed over,
+    by Transformers as by vLLM.
+    """
     if mapped is None or mapped in known or is_pp_missing_parameter(mapped, model):
         return
+    if AutoWeightsLoader.REMOVE_UNUSED_ROTARY_EMBEDS_MAPPER.map_name(name) is None:
+        return
+    file = type(model).__module__.rpartition(".")[2]
     raise ValueError(
-        f"checkpoint tensor {name!r} has no place in {type(model).__name__}"
+        f"checkpoint tensor {name!r} has no place in {type(model).__name__}; "
+        f"VLLM_TRANSPILED=-{file} gives vLLM's own class"
     )
 
 

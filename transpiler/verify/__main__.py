@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from rich.console import Console
 
+from transpiler.emit.families import with_families
 from transpiler.emit.files import write
 from transpiler.emit.registry import REGISTRY, registry_text
 from transpiler.verify.families import FAMILIES
@@ -160,7 +161,17 @@ def _record(
         raises = {r.variant.name: r.named for r in results if r.named}
         record(GENERATED, file, Proven(family.architecture, equal, raises), version)
         console.print(f"{file} is proven: generated/PROOF.json")
+    _derive()
+
+
+def _derive() -> None:
+    """Write what follows from the record: the registry and the README's table."""
     write(GENERATED / REGISTRY, registry_text(GENERATED))
+    readme, report = GENERATED.parent / "README.md", GENERATED / "REPORT.md"
+    if readme.is_file() and report.is_file():
+        text = readme.read_text(encoding="utf-8")
+        table = with_families(text, GENERATED, report.read_text(encoding="utf-8"))
+        write(readme, table)
 
 
 def _usage_error(message: str) -> NoReturn:
