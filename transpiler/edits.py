@@ -38,18 +38,39 @@ class Edits:
     before: dict[cst.CSTNode, list[Statement]] = field(default_factory=dict)
     after: dict[cst.CSTNode, list[Statement]] = field(default_factory=dict)
     rules: dict[cst.CSTNode, str] = field(default_factory=dict)
+    keeps: dict[cst.CSTNode, tuple[cst.CSTNode, ...]] = field(default_factory=dict)
     removed_children: dict[str, str] = field(default_factory=dict)
 
-    def replace(self, node: cst.CSTNode, rule: str, change: Change) -> None:
-        """Rewrite an expression; `change` gets it with its own parts rewritten."""
+    def replace(
+        self,
+        node: cst.CSTNode,
+        rule: str,
+        change: Change,
+        keeps: Sequence[cst.CSTNode] = (),
+    ) -> None:
+        """Rewrite an expression.
+
+        Args:
+            node: The upstream expression.
+            rule: The fusion or lowering that asks for it.
+            change: Gets the expression with its own parts rewritten.
+            keeps: Parts of `node` that stay in the output.
+        """
         if node in self.expressions:
             raise AssertionError(f"two edits of one expression: {rule}")
         self.expressions[node] = change
         self.rules[node] = rule
+        self.keeps[node] = tuple(keeps)
 
-    def replace_text(self, node: cst.CSTNode, rule: str, text: str) -> None:
-        """Rewrite an expression to a text that needs none of its parts."""
-        self.replace(node, rule, lambda _: cst.parse_expression(text))
+    def replace_text(
+        self,
+        node: cst.CSTNode,
+        rule: str,
+        text: str,
+        keeps: Sequence[cst.CSTNode] = (),
+    ) -> None:
+        """Rewrite an expression to a text."""
+        self.replace(node, rule, lambda _: cst.parse_expression(text), keeps)
 
     def swap(self, node: cst.CSTNode, rule: str, lines: Sequence[str]) -> None:
         """Put statements in the place of a statement; none drops it."""

@@ -124,6 +124,10 @@ class LayerAddNorm(Fusion):
             raise AssertionError("no loop")
         model, call = found
         carried = call.args[1]
+        if carried.op != "carried":
+            raise Refused(
+                "extra-use", "the loop changes the layer's input", model.cls.node
+            )
         if users_of(scope, value):
             raise Refused("extra-use", "the layer's sum is read again", scope.cls.node)
         addition = addition_of(scope, value)

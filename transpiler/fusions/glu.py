@@ -100,13 +100,9 @@ class GLU(Fusion):
             raise Refused("name-taken", "self.gate_up_proj exists", scope.cls.node)
         edits = work.edits_of(scope)
         size, size_text = size_of(scope, gate, 1)
-        edits.replace(
-            product,
-            self.name,
-            lambda _: cst.parse_expression(
-                f"self.{act}(self.gate_up_proj({code(gate_call.args[0].value)}))"
-            ),
-        )
+        passed = gate_call.args[0].value
+        text = f"self.{act}(self.gate_up_proj({code(passed)}))"
+        edits.replace_text(product, self.name, text, [passed])
         first, second = sorted(
             (gate, up), key=lambda c: list(scope.children).index(c.name)
         )

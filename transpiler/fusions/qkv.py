@@ -99,7 +99,9 @@ class QKV(Fusion):
             ],
         )
         for projection, name in zip(found, names, strict=True):
-            edits.replace_text(projection.call, self.name, str(name))
+            edits.replace_text(
+                projection.call, self.name, str(name), [projection.call.args[0].value]
+            )
         self.construct(work, scope, found)
         merged = " + ".join(p.child.name for p in found)
         return f"{merged} -> qkv_proj"

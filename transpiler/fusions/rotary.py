@@ -77,7 +77,7 @@ class Rotary(Fusion):
         if "rotary_emb" in scope.children or "rotary_emb" in scope.init.assigned:
             raise Refused("name-taken", "self.rotary_emb exists", scope.cls.node)
         edits = work.edits_of(scope)
-        edits.replace(node, self.name, rotated)
+        edits.replace(node, self.name, rotated, [arg.value for arg in node.args[:2]])
         last = scope.cls.method("__init__").body.body[-1]
         config = next(n for n, v in scope.parameters.items() if v.op == "config")
         edits.append(

@@ -168,7 +168,7 @@ def rewrite_call(work: Work, scope: Scope, value: Value, node: cst.Call) -> None
         inner = ", ".join(code(arg.value) for arg in operands)
         return cst.parse_expression(f"self.attn({inner})")
 
-    edits.replace(node, RULE, attend)
+    edits.replace(node, RULE, attend, [arg.value for arg in node.args[1:4]])
     edits.replace(assign.targets[0].target, RULE, first_element)
     drop_weights(work, scope, value)
 
@@ -184,7 +184,9 @@ def drop_weights(work: Work, scope: Scope, value: Value) -> None:
         raise Refused("attention-call", "weights are used", scope.cls.node)
     for node in flow.nodes_of(result):
         if isinstance(node, cst.Tuple):
-            work.edits_of(scope).replace(node, "weights not asked for", first_element)
+            work.edits_of(scope).replace(
+                node, "weights not asked for", first_element, [node.elements[0].value]
+            )
     work.single_result.add(scope.name)
 
 

@@ -49,7 +49,9 @@ def lower_calls(work: Work, scope: Scope) -> None:
         if child.kind in work.with_positions:
             work.with_positions.add(scope.name)
         callee = work.scope(child.kind)
-        edits.replace(node, "signature", fitted(work, callee))
+        edits.replace(
+            node, "signature", fitted(work, callee), passed(work, callee, node)
+        )
         if child.kind in work.single_result:
             take_first(work, scope, node)
 
@@ -61,6 +63,19 @@ def called_child(scope: Scope, value: Value | None) -> Child | None:
     target = value.args[0]
     name = element_list(target) if target.op == "element" else target.name
     return scope.children.get(name or "")
+
+
+def passed(work: Work, callee: Scope, node: cst.Call) -> list[cst.CSTNode]:
+    """Arguments of a call that the rewritten callee still takes."""
+    kept = work.signatures[callee.name]
+    parameters = [p.name.value for p in callee.cls.method("forward").params.params][1:]
+    found: list[cst.CSTNode] = []
+    for position, arg in enumerate(node.args):
+        if not arg.star:
+            name = arg.keyword.value if arg.keyword else parameters[position]
+            if name in kept:
+                found.append(arg.value)
+    return found
 
 
 def fitted(work: Work, callee: Scope):  # type: ignore[no-untyped-def]

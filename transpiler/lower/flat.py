@@ -37,11 +37,11 @@ def lower_layout(work: Work, scope: Scope) -> None:
         if value is None:
             continue
         if node.func.attr.value == "contiguous":
-            edits.replace(node, RULE, receiver)
+            edits.replace(node, RULE, receiver, [node.func.value])
         elif value.op == "method" and value.name in {"view", "transpose"}:
             change = change_of(scope, axes, value)
             if change is not None:
-                edits.replace(node, RULE, change)
+                edits.replace(node, RULE, change, [node.func.value])
 
 
 def change_of(scope: Scope, axes: Axes, value: Value):  # type: ignore[no-untyped-def]

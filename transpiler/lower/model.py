@@ -154,7 +154,7 @@ def lower_result(work: Work, scope: Scope) -> None:
                         return arg.value
                 raise AssertionError
 
-            edits.replace(node, "model result", only)
+            edits.replace(node, "model result", only, [kept[0].value])
 
 
 def construct_layers(

@@ -93,9 +93,11 @@ def check_kept(
 
 
 def kept_nodes(work: Work, scope: Scope, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Nodes of a statement, less those that an edit replaces."""
+    """Nodes of a statement, less those that an edit takes out."""
     edits = work.edits_of(scope)
     if node in edits.expressions:
+        for kept in edits.keeps.get(node, ()):
+            yield from kept_nodes(work, scope, kept)
         return
     decided = forward_of(scope).tests.get(node)
     yield node
