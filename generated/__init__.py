@@ -34,9 +34,10 @@ def _declare(*variables: str) -> None:
     """Tell vLLM our variables: it warns of, or refuses, a `VLLM_` name it lacks."""
     from vllm import envs
 
+    # A release without that table is told off by its version, not by an exception.
+    known = getattr(envs, "environment_variables", {})
     for variable in variables:
-        known = functools.partial(os.environ.get, variable)
-        envs.environment_variables.setdefault(variable, known)
+        known.setdefault(variable, functools.partial(os.environ.get, variable))
 
 
 def _switched_on(setting: str) -> list[str]:
