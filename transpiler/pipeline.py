@@ -107,11 +107,13 @@ def prepared(module: ModelingModule) -> Work:
     program = specialise(module, leaves)
     work = Work(program, known_norms, known_rotaries, applies, eagers)
     for scope in program.scopes.values():
+        made: dict[str, list[str]] = {}
         for child in scope.children.values():
             if child.kind in known_norms:
-                layer = known_norms[child.kind][0]
-                detail = f"{child.name} -> {layer}"
-                work.outcomes.append(Outcome(scope.name, "rms norm", detail))
+                made.setdefault(known_norms[child.kind][0], []).append(child.name)
+        for layer, names in made.items():
+            detail = f"{', '.join(names)} -> {layer}"
+            work.outcomes.append(Outcome(scope.name, "rms norm", detail))
     return work
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
-import libcst.matchers as m
 
 from transpiler.analyse.evaluate import Flow, assigned_names
 from transpiler.edits import Edits, Fate, Statement
@@ -69,7 +68,7 @@ class Rewriting:
         for node in body:
             made = self.one(node)
             if node in self.edits.statements:
-                pending += comments_of(node)
+                pending += [line for line in comments_of(node) if line.comment]
             for line in made:
                 if pending and line.origin is not None:
                     line.node = with_comments(line.node, pending)
@@ -191,23 +190,28 @@ class Apply(cst.CSTTransformer):
 
 def is_docstring(node: cst.CSTNode) -> bool:
     """Whether a statement is a bare string."""
-    return m.matches(
-        node,
-        m.SimpleStatementLine(body=[m.Expr(m.SimpleString() | m.ConcatenatedString())]),
+    small = only_part(node)
+    return isinstance(small, cst.Expr) and isinstance(
+        small.value, cst.SimpleString | cst.ConcatenatedString
     )
+
+
+def only_part(node: cst.CSTNode) -> cst.BaseSmallStatement | None:
+    """The one small statement of a line, None for anything else."""
+    if isinstance(node, cst.SimpleStatementLine) and len(node.body) == 1:
+        return node.body[0]
+    return None
 
 
 def is_identity(node: cst.CSTNode) -> bool:
     """Whether a statement is `x = x`."""
-    if not m.matches(
-        node,
-        m.SimpleStatementLine(body=[m.Assign([m.AssignTarget(m.Name())], m.Name())]),
-    ):
-        return False
-    assign = cst.ensure_type(
-        cst.ensure_type(node, cst.SimpleStatementLine).body[0], cst.Assign
+    assign = only_part(node)
+    return (
+        isinstance(assign, cst.Assign)
+        and len(assign.targets) == 1
+        and isinstance(assign.value, cst.Name)
+        and assign.targets[0].target.deep_equals(assign.value)
     )
-    return assign.targets[0].target.deep_equals(assign.value)
 
 
 def simple_targets(node: cst.CSTNode) -> list[str] | None:
@@ -251,17 +255,11 @@ def stored_names(node: cst.CSTNode) -> list[str] | None:
                 return None
             found += names
         return found
-    if m.matches(
-        node,
-        m.SimpleStatementLine(
-            body=[m.Assign([m.AssignTarget(m.Subscript(value=m.Name()))])]
-        ),
-    ):
-        assign = cst.ensure_type(
-            cst.ensure_type(node, cst.SimpleStatementLine).body[0], cst.Assign
-        )
-        base = cst.ensure_type(assign.targets[0].target, cst.Subscript).value
-        return [cst.ensure_type(base, cst.Name).value]
+    assign = only_part(node)
+    if isinstance(assign, cst.Assign) and len(assign.targets) == 1:
+        target = assign.targets[0].target
+        if isinstance(target, cst.Subscript) and isinstance(target.value, cst.Name):
+            return [target.value.value]
     return simple_targets(node)
 
 

@@ -5,15 +5,9 @@ All vLLM names the generator emits are here, so a change of vLLM is a change her
 
 from __future__ import annotations
 
-import libcst as cst
-from libcst.metadata import (
-    BuiltinAssignment,
-    GlobalScope,
-    MetadataWrapper,
-    ScopeProvider,
-)
+import builtins
+import symtable
 
-from transpiler.analyse.names import dotted
 from transpiler.refusal import Refused
 
 LAYERS = "vllm.model_executor.layers"
@@ -59,57 +53,27 @@ ORIGINS: dict[str, str] = {
     "IntermediateTensors": "vllm.sequence",
 }
 PLAIN = ("torch", "math")
-BUILTINS = frozenset(
-    [
-        "self",
-        "super",
-        "bool",
-        "int",
-        "float",
-        "str",
-        "tuple",
-        "list",
-        "dict",
-        "set",
-        "None",
-        "True",
-        "False",
-        "ValueError",
-        "getattr",
-        "hasattr",
-        "isinstance",
-        "enumerate",
-        "range",
-        "len",
-        "any",
-        "all",
-        "min",
-        "max",
-        "prefix",
-    ]
-)
 
 
-def free_names(tree: cst.Module) -> set[str]:
-    """Names that the classes of a module use and do not bind."""
-    wrapper = MetadataWrapper(tree, unsafe_skip_copy=True)
-    scopes = wrapper.resolve(ScopeProvider)
-    top = scopes[tree]
-    if not isinstance(top, GlobalScope):
-        raise AssertionError
-    bound = {assignment.name for assignment in top.assignments}
+def free_names(code: str) -> set[str]:
+    """Names that the classes of a module use and do not bind.
+
+    Args:
+        code: The text of the classes.
+    """
+    top = symtable.symtable(code, "<generated>", "exec")
+    bound = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned()}
     used: set[str] = set()
-    for scope in set(scopes.values()):
-        if scope is None:
-            continue
-        for access in scope.accesses:
-            whole = dotted(access.node)
-            name = whole.split(".")[0] if whole else None
-            if name is not None and not [
-                a for a in access.referents if not isinstance(a, BuiltinAssignment)
-            ]:
-                used.add(name)
-    return used - bound
+    tables = [top]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        used |= {
+            symbol.get_name()
+            for symbol in table.get_symbols()
+            if symbol.is_referenced() and (table is top or symbol.is_global())
+        }
+    return used - bound - set(dir(builtins))
 
 
 def import_lines(names: set[str], upstream: dict[str, str]) -> list[str]:
@@ -132,7 +96,7 @@ def import_lines(names: set[str], upstream: dict[str, str]) -> list[str]:
             modules.setdefault(ORIGINS[name], set()).add(name)
         elif upstream.get(name, "").startswith("configuration_"):
             modules.setdefault("transformers", set()).add(name)
-        elif name not in BUILTINS:
+        else:
             raise Refused("import", f"{name} is used and has no known origin")
     groups: list[list[str]] = [[], [], []]
     for name in sorted(plain):

@@ -36,7 +36,7 @@ def text_of(
         for node in classes
     ]
     body = cst.Module(body=spaced)
-    imports = import_lines(free_names(body), upstream)
+    imports = import_lines(free_names(body.code), upstream)
     about = f"Inference-only {source.name} model, as in Transformers {source.version}."
     title = f'"""{about}"""'
     code = "\n".join([title, "", *imports, body.code])
@@ -52,8 +52,8 @@ def header(source: Source, outcomes: Sequence[Outcome]) -> list[str]:
         f"{source.version},",
         f"# {source.path}",
         f"# (sha256 {source.sha256}),",
-        f"# by transpiler {__version__}.",
-        "# DO NOT EDIT: change transpiler/ and regenerate.",
+        f"# by transpiler {__version__}. DO NOT EDIT: "
+        "change transpiler/ and regenerate.",
         "#",
     ]
     for outcome in outcomes:
@@ -61,4 +61,4 @@ def header(source: Source, outcomes: Sequence[Outcome]) -> list[str]:
         if outcome.code:
             where += f" refused [{outcome.code}]"
         lines.append(f"{where}: {outcome.detail}")
-    return [*lines, "#"]
+    return lines

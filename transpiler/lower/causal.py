@@ -172,7 +172,7 @@ class {name}(nn.Module, SupportsLoRA, SupportsPP, SupportsQuant, SupportsEagle3)
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = ""):
         super().__init__()
-        config = vllm_config.model_config.hf_text_config
+        config = vllm_config.model_config.hf_config.get_text_config()
         self.config = config
         self.quant_config = vllm_config.quant_config
         self.load_config = vllm_config.load_config

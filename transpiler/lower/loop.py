@@ -121,7 +121,6 @@ def first_rank(before: list[Statement], handed: list[str]) -> Statement:
     made = cst.ensure_type(
         statement(
             "if get_pp_group().is_first_rank:\n    pass\nelse:\n"
-            "    assert intermediate_tensors is not None\n"
             + "".join(f'    {n} = intermediate_tensors["{n}"]\n' for n in handed)
         ),
         cst.If,

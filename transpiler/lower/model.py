@@ -251,17 +251,16 @@ def shelled(work: Work, scope: Scope, init: cst.FunctionDef) -> cst.FunctionDef:
     )
     body = [line for line in init.body.body if isinstance(line, cst.BaseStatement)]
     start: list[cst.BaseStatement] = [
-        statement("config = vllm_config.model_config.hf_text_config"),
+        statement("config = vllm_config.model_config.hf_config.get_text_config()"),
         statement("self.config = config"),
-        *(statement(check) for check in work.model_checks if "self." not in check),
+        *(statement(check) for check in work.model_checks),
         statement(
             "# Each attention says its own window; none may use the engine's.\n"
             "vllm_config.cache_config.sliding_window = None"
         ),
     ]
-    late = [statement(check) for check in work.model_checks if "self." in check]
     rest = [line for line in body[1:] if code(line).strip() != "self.config = config"]
     return made.with_changes(
-        body=cst.IndentedBlock([body[0], *start, *rest, *late]),
+        body=cst.IndentedBlock([body[0], *start, *rest]),
         leading_lines=[cst.EmptyLine(indent=False)],
     )

@@ -137,11 +137,14 @@ def text_of(window: Value, config: str, layer: str) -> str:
     """
     match window.op:
         case "const":
-            return repr(window.constant)
+            return repr(window.constant).replace("'", '"')
         case "config":
             return config
         case "attr":
             return f"{text_of(window.args[0], config, layer)}.{window.name}"
+        case "compare":
+            left, right = (text_of(arg, config, layer) for arg in window.args)
+            return f"{left} {window.name} {right}"
         case "subscript":
             base, key = (text_of(arg, config, layer) for arg in window.args)
             return f"{base}[{key}]"
@@ -176,7 +179,9 @@ def mask_checks(work: Work, scope: Scope, flow: Flow) -> list[str]:
         value = flow.values.get(call)
         if value is None or SLIDING not in {v.name for v in called(value)}:
             continue
-        guards = [code_of(scope, test) for test, sense in flow.guards[call] if sense]
+        guards = [
+            text_of(test, "config", "") for test, sense in flow.guards[call] if sense
+        ]
         missing = "config.sliding_window is None"
         if value.op == "choice" and is_none_test(
             value.args[0], window_of(work, value.args[2], call)
@@ -195,15 +200,3 @@ def called(value: Value) -> list[Value]:
     if value.op == "choice":
         return [v for arg in value.args[1:] for v in called(arg)]
     return [value] if value.op == "call" else []
-
-
-def code_of(scope: Scope, value: Value) -> str:
-    """Text of a guard as the class's own attribute.
-
-    Raises:
-        Refused: [mask] when no attribute holds it.
-    """
-    for name, (known, _) in scope.init.assigned.items():
-        if known is value:
-            return f"self.{name}"
-    raise Refused("mask", "a mask under a test that no attribute holds", scope.cls.node)

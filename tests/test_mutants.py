@@ -1,0 +1,510 @@
+"""Edits that change what an upstream file computes: refused, or carried over.
+
+Each puts one small change into a real modeling file. The transpiler must refuse it with
+the code given here, or, where none is given, write something else than for the file as
+it was: what the edit says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+import libcst as cst
+import pytest
+
+from transpiler.pipeline import transpile_source
+from transpiler.read import Source, read
+from transpiler.refusal import Refused
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One edit: `old` becomes `new`; `code` is the refusal, empty where emitted."""
+
+    model: str
+    name: str
+    old: str
+    new: str
+    code: str = ""
+
+
+MUTANTS = (
+    Mutant(
+        "llama",
+        "norm-bias",
+        "return self.weight * hidden_states.to(input_dtype)",
+        "return self.weight * hidden_states.to(input_dtype) + 1",
+        "parameter",
+    ),
+    Mutant(
+        "llama",
+        "1-w",
+        "return self.weight * hidden",
+        "return (1 + self.weight) * hidden",
+        "parameter",
+    ),
+    Mutant(
+        "llama",
+        "rot-sign",
+        "return torch.cat((-x2, x1), dim=-1)",
+        "return torch.cat((x2, -x1), dim=-1)",
+        "heads",
+    ),
+    Mutant(
+        "llama",
+        "eager-scale",
+        "key_states.transpose(2, 3)) * scaling",
+        "key_states.transpose(2, 3)) * scaling * 2",
+        "eager-body",
+    ),
+    Mutant(
+        "llama",
+        "cos-sin-swap",
+        "apply_rotary_pos_emb(query_states, key_states, cos, sin)",
+        "apply_rotary_pos_emb(query_states, key_states, sin, cos)",
+        "operation",
+    ),
+    Mutant(
+        "llama",
+        "unpack-swap",
+        "cos, sin = position_embeddings",
+        "sin, cos = position_embeddings",
+        "operation",
+    ),
+    Mutant(
+        "llama",
+        "k-v-swap",
+        "            query_states,\n            key_states,\n            value_states,\n            attention_mask",
+        "            query_states,\n            value_states,\n            key_states,\n            attention_mask",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "resid-twice",
+        "        hidden_states = residual + hidden_states\n        return",
+        "        hidden_states = residual + hidden_states + residual\n        return",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "resid-scaled",
+        "        hidden_states = residual + hidden_states\n        return",
+        "        hidden_states = residual * 0.5 + hidden_states\n        return",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "resid-norm",
+        "        residual = hidden_states\n        hidden_states = self.input_layernorm(hidden_states)",
+        "        hidden_states = self.input_layernorm(hidden_states)\n        residual = hidden_states",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "resid-norm2",
+        "        residual = hidden_states\n        hidden_states = self.post_attention_layernorm(hidden_states)",
+        "        hidden_states = self.post_attention_layernorm(hidden_states)\n        residual = hidden_states",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "act-on-up",
+        "self.act_fn(self.gate_proj(x)) * self.up_proj(x)",
+        "self.gate_proj(x) * self.act_fn(self.up_proj(x))",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "act-both",
+        "self.act_fn(self.gate_proj(x)) * self.up_proj(x)",
+        "self.act_fn(self.gate_proj(x)) * self.act_fn(self.up_proj(x))",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "glu-add",
+        "self.act_fn(self.gate_proj(x)) * self.up_proj(x)",
+        "self.act_fn(self.gate_proj(x)) + self.up_proj(x)",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "glu-gate-twice",
+        "self.act_fn(self.gate_proj(x)) * self.up_proj(x)",
+        "self.act_fn(self.gate_proj(x)) * self.gate_proj(x)",
+        "extra-use",
+    ),
+    Mutant(
+        "llama",
+        "rebind",
+        "key_states = self.k_proj(hidden_states)",
+        "hidden_states = hidden_states * 2\n        key_states = self.k_proj(hidden_states)",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "inplace",
+        "key_states = self.k_proj(hidden_states)",
+        "hidden_states.mul_(2)\n        key_states = self.k_proj(hidden_states)",
+        "writes-in-place",
+    ),
+    Mutant(
+        "llama",
+        "inplace-view",
+        "key_states = self.k_proj(hidden_states)",
+        "hidden_states.view(-1).mul_(2)\n        key_states = self.k_proj(hidden_states)",
+        "writes-in-place",
+    ),
+    Mutant(
+        "llama",
+        "rebind-after",
+        "        return down_proj\n",
+        "        return down_proj * 2\n",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "x-rebind",
+        "        down_proj = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))",
+        "        g = self.act_fn(self.gate_proj(x))\n        u = self.up_proj(x)\n        x = x * 2\n        down_proj = self.down_proj(g * u)",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "emb-scale",
+        "hidden_states = inputs_embeds\n",
+        "hidden_states = inputs_embeds * 2\n",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "final-scale",
+        "hidden_states = self.norm(hidden_states)\n",
+        "hidden_states = self.norm(hidden_states) * 2\n",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "final-none",
+        "hidden_states = self.norm(hidden_states)\n",
+        "self.norm(hidden_states)\n",
+        "writes-in-place",
+    ),
+    Mutant(
+        "llama",
+        "logit-scale",
+        "logits = self.lm_head(hidden_states[:, slice_indices, :])",
+        "logits = self.lm_head(hidden_states[:, slice_indices, :]) * 2",
+        "head",
+    ),
+    Mutant(
+        "llama",
+        "head-in",
+        "logits = self.lm_head(hidden_states[:, slice_indices, :])",
+        "logits = self.lm_head(hidden_states[:, :-1, :])",
+        "head",
+    ),
+    Mutant(
+        "llama",
+        "loop-rev",
+        "in self.layers[: self.config.num_hidden_layers]",
+        "in reversed(self.layers)",
+        "operation",
+    ),
+    Mutant(
+        "llama",
+        "loop-part",
+        "in self.layers[: self.config.num_hidden_layers]",
+        "in self.layers[: self.config.num_hidden_layers - 1]",
+        "layers",
+    ),
+    Mutant(
+        "llama",
+        "loop-extra",
+        "            hidden_states = decoder_layer(\n",
+        "            hidden_states = hidden_states * 2\n            hidden_states = decoder_layer(\n",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "pos-1",
+        "            position_ids=position_ids,\n        )\n\n        hidden_states = inputs_embeds",
+        "            position_ids=position_ids,\n        )\n        position_ids = position_ids + 1\n        hidden_states = inputs_embeds",
+        "operation",
+    ),
+    Mutant(
+        "llama", "no-mask", "attention_mask=causal_mask", "attention_mask=None", "mask"
+    ),
+    Mutant(
+        "llama",
+        "scaling-ctor",
+        "self.scaling = self.head_dim**-0.5",
+        "self.scaling = self.head_dim**-0.5 * 2",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "scaling-later",
+        "        self.is_causal = True\n",
+        "        self.is_causal = True\n        self.scaling = self.scaling * 2\n",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "head-dim-later",
+        "        self.o_proj = nn.Linear(\n            config.num_attention",
+        "        self.head_dim = self.head_dim // 2\n        self.o_proj = nn.Linear(\n            config.num_attention",
+        "heads",
+    ),
+    Mutant(
+        "llama",
+        "dropout",
+        "dropout=0.0 if not self.training else self.attention_dropout",
+        "dropout=self.attention_dropout",
+        "dropout",
+    ),
+    Mutant(
+        "llama",
+        "unk-kw",
+        "            scaling=self.scaling,\n",
+        "            scaling=self.scaling,\n            softcap=30.0,\n",
+        "unknown-keyword",
+    ),
+    Mutant(
+        "llama",
+        "o-twice",
+        "attn_output = self.o_proj(attn_output)\n",
+        "attn_output = self.o_proj(self.o_proj(attn_output))\n",
+        "parallel",
+    ),
+    Mutant(
+        "llama",
+        "o-skip",
+        "attn_output = self.o_proj(attn_output)\n",
+        "attn_output = attn_output\n",
+        "parallel",
+    ),
+    Mutant(
+        "llama",
+        "eps-ctor",
+        "LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)\n        self.rotary",
+        "LlamaRMSNorm(config.hidden_size, eps=1e-2)\n        self.rotary",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "eps-default",
+        "LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)\n        self.rotary",
+        "LlamaRMSNorm(config.hidden_size)\n        self.rotary",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "module-rebind",
+        "@auto_docstring\nclass LlamaPre",
+        "LlamaMLP = nn.Identity\n\n@auto_docstring\nclass LlamaPre",
+        "module-name",
+    ),
+    Mutant(
+        "llama",
+        "func-redefine",
+        "class LlamaMLP(nn.Module)",
+        "rotate_half = lambda x: x\n\nclass LlamaMLP(nn.Module)",
+        "module-name",
+    ),
+    Mutant(
+        "llama",
+        "untie",
+        '_tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}',
+        "_tied_weights_keys = {}",
+        "tied-weights",
+    ),
+    Mutant(
+        "llama",
+        "extra-child",
+        "        self.mlp = LlamaMLP(config)\n",
+        "        self.mlp = LlamaMLP(config)\n        self.gate = nn.Linear(config.hidden_size, 1)\n",
+        "parallel",
+    ),
+    Mutant(
+        "llama",
+        "layer-mean",
+        "        hidden_states = self.mlp(hidden_states)\n",
+        "        hidden_states = self.mlp(hidden_states - hidden_states.mean(dim=1, keepdim=True))\n",
+        "operation",
+    ),
+    Mutant(
+        "llama",
+        "layer-roll",
+        "        hidden_states = self.mlp(hidden_states)\n",
+        "        hidden_states = self.mlp(torch.roll(hidden_states, 1, 1))\n",
+        "operation",
+    ),
+    Mutant(
+        "llama",
+        "mlp-twice",
+        "        hidden_states = self.mlp(hidden_states)\n",
+        "        hidden_states = self.mlp(self.mlp(hidden_states))\n",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "skip-if-idx",
+        "        hidden_states = self.mlp(hidden_states)\n",
+        "        if self.hidden_size > 5:\n            hidden_states = self.mlp(hidden_states)\n",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "getattr-override",
+        "    def forward(self, x):\n        down_proj",
+        "    def __call__(self, x):\n        return x\n\n    def forward(self, x):\n        down_proj",
+        "method-override",
+    ),
+    Mutant(
+        "llama",
+        "rope-theta",
+        "inv_freq = 1.0 / (base **",
+        "inv_freq = 2.0 / (base **",
+        "parameter",
+    ),
+    Mutant(
+        "llama",
+        "rope-no-update",
+        "    @dynamic_rope_update  # power user: used with advanced RoPE types (e.g. dynamic rope)\n",
+        "",
+        "parameter",
+    ),
+    Mutant(
+        "llama",
+        "groups",
+        "self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads",
+        "self.num_key_value_groups = config.num_attention_heads",
+        "heads",
+    ),
+    Mutant(
+        "llama",
+        "kv-q-head",
+        "config.hidden_size, config.num_attention_heads * self.head_dim, bias=config.attention_bias\n        )\n        self.k_proj",
+        "config.hidden_size, config.num_attention_heads * self.head_dim, bias=True\n        )\n        self.k_proj",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "linear-dtype",
+        "self.up_proj = nn.Linear(self.hidden_size, self.intermediate_size, bias=config.mlp_bias)",
+        "self.up_proj = nn.Linear(self.hidden_size, self.intermediate_size, bias=config.mlp_bias, dtype=torch.float64)",
+        "linear-arguments",
+    ),
+    Mutant(
+        "llama",
+        "nn-shadow",
+        "logger = logging",
+        "nn = torch.nn.quantized\nlogger = logging",
+        "module-name",
+    ),
+    Mutant(
+        "llama",
+        "transpose-0",
+        "self.v_proj(hidden_states).view(hidden_shape).transpose(1, 2)",
+        "self.v_proj(hidden_states).view(hidden_shape).transpose(1, 3)",
+        "heads",
+    ),
+    Mutant(
+        "llama",
+        "v-scaled",
+        "value_states = self.v_proj(hidden_states).view(hidden_shape).transpose(1, 2)",
+        "value_states = self.v_proj(hidden_states).view(hidden_shape).transpose(1, 2) * 2",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "q-scaled",
+        "cos, sin = position_embeddings",
+        "query_states = query_states * 2\n        cos, sin = position_embeddings",
+        "",
+    ),
+    Mutant(
+        "llama",
+        "attn-out-scaled",
+        "attn_output = self.o_proj(attn_output)\n",
+        "attn_output = self.o_proj(attn_output * 3)\n",
+        "",
+    ),
+    Mutant(
+        "qwen3", "q-norm-k", "self.q_norm(self.q_proj(", "self.k_norm(self.q_proj(", ""
+    ),
+    Mutant(
+        "qwen3",
+        "norm-v",
+        "value_states = self.v_proj(hidden_states).view(hidden_shape).transpose(1, 2)",
+        "value_states = self.q_norm(self.v_proj(hidden_states).view(hidden_shape)).transpose(1, 2)",
+        "",
+    ),
+    Mutant(
+        "qwen3",
+        "sliding-kw",
+        'if self.layer_type == "sliding_attention" else None',
+        'if self.layer_type == "full_attention" else None',
+        "window-conflict",
+    ),
+    Mutant(
+        "qwen3",
+        "mask-idx",
+        "self.config.layer_types[i]",
+        "self.config.layer_types[0]",
+        "window-conflict",
+    ),
+    Mutant(
+        "qwen3",
+        "masks-swap",
+        '"full_attention": create_causal_mask(**mask_kwargs)',
+        '"full_attention": create_sliding_window_causal_mask(**mask_kwargs)',
+        "window-conflict",
+    ),
+    Mutant(
+        "mistral",
+        "window-always",
+        "create_causal_mask if self.config.sliding_window is None else create_sliding_window_causal_mask",
+        "create_causal_mask",
+        "window-conflict",
+    ),
+    Mutant(
+        "mistral",
+        "window-inv",
+        "create_causal_mask if self.config.sliding_window is None else",
+        "create_causal_mask if self.config.sliding_window is not None else",
+        "window-conflict",
+    ),
+)
+
+
+@cache
+def upstream(model: str) -> Source:
+    return read(model)
+
+
+@cache
+def unedited(model: str) -> str:
+    return body_of(transpile_source(upstream(model)).text)
+
+
+def body_of(text: str) -> str:
+    """A generated text without its header, which holds digests."""
+    return text.partition('"""Inference-only')[2]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.model}-{m.name}")
+def test_a_changed_meaning_is_refused_or_carried_over(mutant: Mutant) -> None:
+    source = upstream(mutant.model)
+    text = source.text.replace(mutant.old, mutant.new)
+    assert text != source.text
+    edited = replace(source, text=text, tree=cst.parse_module(text))
+    if mutant.code:
+        with pytest.raises(Refused) as refused:
+            transpile_source(edited)
+        assert refused.value.code == mutant.code
+        assert ":" in edited.where(refused.value.node), "the refusal has no line"
+    else:
+        assert body_of(transpile_source(edited).text) != unedited(mutant.model)
