@@ -174,4 +174,4 @@ def test_a_native_mistral_checkpoint_is_refused_naming_the_switch(site, said):
     engine["skip_tokenizer_init"] = True
     run = site.engine({"engine": engine})
     assert run.returncode != 0
-    assert "VLLM_TRANSPILED=-mistral" in run.stdout + run.stderr
+    assert "VLLM_TRANSPILED=-MistralForCausalLM" in run.stdout + run.stderr
