@@ -480,6 +480,96 @@ MUTANTS = (
 )
 
 
+LOGGER = "logger = logging.get_logger(__name__)\n"
+ACT2FN = "from ...activations import ACT2FN\n"
+PRETRAINED = "\n@auto_docstring\nclass LlamaPreTrained"
+MLP = "class LlamaMLP(nn.Module):\n"
+LAYER = "class LlamaDecoderLayer(GradientCheckpointingLayer):\n"
+BASE = '    base_model_prefix = "model"\n'
+
+# What stands at the top of the file or in a class body may change every name's meaning.
+STATED = (
+    ("import-nearer", ACT2FN, ACT2FN.replace("...", "."), "operation"),
+    ("import-absolute", ACT2FN, ACT2FN.replace("...", ""), "operation"),
+    ("import-star", ACT2FN, ACT2FN + "from .extra import *\n", "module-name"),
+    (
+        "import-tried",
+        ACT2FN,
+        f"{ACT2FN}try:\n    from .extra import ACT2FN\nexcept ImportError:\n    pass\n",
+        "module-effect",
+    ),
+    (
+        "import-if",
+        ACT2FN,
+        f"{ACT2FN}if fast:\n    from .extra import ACT2FN\n",
+        "module-name",
+    ),
+    ("builtin", LOGGER, f"{LOGGER}def getattr(*a):\n    return 1\n", "module-name"),
+    ("call", LOGGER, f'{LOGGER}setattr(nn, "Linear", None)\n', "module-effect"),
+    ("value-call", LOGGER, f"{LOGGER}x = patch(nn)\n", "module-effect"),
+    ("item", LOGGER, f'{LOGGER}ACT2FN["silu"] = None\n', "module-effect"),
+    ("for", LOGGER, f"{LOGGER}for nn in []:\n    pass\n", "module-effect"),
+    ("with", LOGGER, f"{LOGGER}with a() as nn:\n    pass\n", "module-effect"),
+    ("del", LOGGER, f"{LOGGER}del nn\n", "module-effect"),
+    ("walrus", LOGGER, f"{LOGGER}x = (nn := None)\n", "module-effect"),
+    ("global", LOGGER, f"{LOGGER}def f():\n    global nn\n    nn = 1\n", "module-name"),
+    (
+        "patched-method",
+        PRETRAINED,
+        f"LlamaMLP.forward = other\n{PRETRAINED}",
+        "module-effect",
+    ),
+    (
+        "class-again",
+        PRETRAINED,
+        f"if True:\n    class LlamaMLP(nn.Module):\n        pass\n{PRETRAINED}",
+        "module-effect",
+    ),
+    ("metaclass", MLP, MLP.replace(")", ", metaclass=Meta)"), "class-body"),
+    ("init-decorator", f"{MLP}    def", f"{MLP}    @doubled\n    def", "decorator"),
+    ("attribute-shadow", LAYER, f"{LAYER}    mlp = None\n\n", "class-body"),
+    (
+        "method-shadow",
+        LAYER,
+        f"{LAYER}    def mlp(self, x):\n        return x\n\n",
+        "class-body",
+    ),
+    ("forward-alias", MLP, f"{MLP}    forward = other\n\n", "class-body"),
+    ("call-super", MLP, f"{MLP}    call_super_init = True\n\n", "class-body"),
+    (
+        "module-method",
+        MLP,
+        f"{MLP}    def half(self):\n        pass\n\n",
+        "method-override",
+    ),
+    (
+        "renaming",
+        BASE,
+        f'{BASE}    _checkpoint_conversion_mapping = {{"a": "b"}}\n',
+        "class-body",
+    ),
+    (
+        "base-constructor",
+        BASE,
+        f"{BASE}\n    def __init__(self, config):\n        super().__init__(config)\n",
+        "base-class",
+    ),
+    (
+        "fact-set-later",
+        "        self.padding_idx",
+        '        self._keep_in_fp32_modules = ["norm"]\n        self.padding_idx',
+        "class-body",
+    ),
+    (
+        "generation",
+        BASE,
+        f"{BASE}\n    def prepare_inputs_for_generation(self):\n        pass\n",
+        "method-override",
+    ),
+)
+MUTANTS += tuple(Mutant("llama", *row) for row in STATED)
+
+
 @cache
 def upstream(model: str) -> Source:
     return read(model)

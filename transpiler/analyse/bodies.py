@@ -15,6 +15,7 @@ import libcst as cst
 
 from transpiler.analyse.evaluate import Evaluator, Flow
 from transpiler.analyse.module import ModelingClass, ModelingModule, analyse_module
+from transpiler.analyse.statements import check_attributes_free
 from transpiler.analyse.values import Graph, Value, unify
 from transpiler.refusal import Refused
 
@@ -86,6 +87,7 @@ def class_body(cls: ModelingClass, module: ModelingModule, kind: str) -> Body:
     making.run(
         cls.method("__init__"), {"self": me, **holes(cls.method("__init__"), kind)}
     )
+    check_attributes_free(cls, list(flow.assigned))
     forward = cls.method("forward")
     bound = {k: graph.make(kind, f"forward.{k}") for k in parameter_names(forward)}
     result = evaluator().run(forward, {"self": me, **bound}).result

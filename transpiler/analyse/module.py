@@ -6,8 +6,12 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from transpiler.analyse.evaluate import assigned_names
 from transpiler.analyse.names import dotted, imported_names, resolve
+from transpiler.analyse.statements import (
+    check_class,
+    check_module,
+    check_one_constructor,
+)
 from transpiler.refusal import Refused
 
 # Bases and decorators that add nothing to what a forward computes when serving.
@@ -18,30 +22,6 @@ NEUTRAL_BASES = frozenset(
         "modeling_utils.PreTrainedModel",
         "modeling_layers.GradientCheckpointingLayer",
         "generation.GenerationMixin",
-    }
-)
-# Methods of torch's modules through which they are called, loaded or walked.
-MODULE_METHODS = frozenset(
-    {
-        "_apply",
-        "_call_impl",
-        "_load_from_state_dict",
-        "_save_to_state_dict",
-        "_wrapped_call_impl",
-        "apply",
-        "children",
-        "eval",
-        "load_state_dict",
-        "modules",
-        "named_children",
-        "named_modules",
-        "named_parameters",
-        "parameters",
-        "register_buffer",
-        "register_parameter",
-        "state_dict",
-        "to",
-        "train",
     }
 )
 NEUTRAL_DECORATORS = frozenset(
@@ -110,7 +90,7 @@ class ModelingModule:
 
 def analyse_module(tree: cst.Module) -> ModelingModule:
     """Collect classes (with methods inherited within the file) and functions."""
-    check_bound_once(tree)
+    check_module(tree)
     imports = imported_names(tree)
     classes: dict[str, ModelingClass] = {}
     functions: dict[str, cst.FunctionDef] = {}
@@ -132,42 +112,6 @@ def analyse_module(tree: cst.Module) -> ModelingModule:
     return ModelingModule(classes, functions, imports)
 
 
-def check_bound_once(tree: cst.Module) -> None:
-    """A name of the module means one thing: what is bound twice is not followed.
-
-    Raises:
-        Refused: [module-name].
-    """
-    bound: set[str] = set()
-    for node in tree.body:
-        names: list[str] = []
-        if isinstance(node, cst.FunctionDef | cst.ClassDef):
-            names = [node.name.value]
-        elif isinstance(node, cst.SimpleStatementLine):
-            for small in node.body:
-                if isinstance(small, cst.Assign | cst.AnnAssign):
-                    names += assigned_names(small)
-            names += imported_names(cst.Module(body=[node]))
-        else:
-            names = assigned_names(node)
-        for name in names:
-            if name in bound:
-                raise Refused("module-name", f"{name} is bound twice", node)
-        bound |= set(names)
-
-
-def check_methods(cls: ModelingClass) -> None:
-    """A class may not change how torch calls or loads its modules.
-
-    Raises:
-        Refused: [method-override].
-    """
-    for name, node in cls.methods.items():
-        special = name.startswith("__") and name not in {"__init__", "__repr__"}
-        if special or name in MODULE_METHODS:
-            raise Refused("method-override", f"{cls.name} defines {name}", node)
-
-
 def check_neutral(cls: ModelingClass, module: ModelingModule, method: str) -> None:
     """Refuse a class whose bases or decorators might change what it computes.
 
@@ -175,15 +119,17 @@ def check_neutral(cls: ModelingClass, module: ModelingModule, method: str) -> No
         Refused: [base-class] for a base outside the file that is not known;
             [decorator] for a decorator that is not known.
     """
-    check_methods(cls)
+    check_class(cls, module)
+    check_one_constructor(cls, module)
     for name, base in zip(cls.bases, cls.node.bases, strict=True):
         if name in module.classes:
             check_neutral(module.classes[name], module, method)
         elif name not in NEUTRAL_BASES:
             raise Refused("base-class", f"{cls.name} extends {name}", base)
     check_decorators(cls.node, module)
-    if method in cls.methods:
-        check_decorators(cls.methods[method], module)
+    for name in ("__init__", method):
+        if name in cls.methods:
+            check_decorators(cls.methods[name], module)
 
 
 def check_decorators(

@@ -75,6 +75,10 @@ DTYPE_METHODS = {
 ALIASES = {"torch.float": "torch.float32", "torch.concat": "torch.cat"}
 # Methods that return the same numbers, whatever happens to memory.
 IDENTITIES = frozenset({"contiguous", "clone", "detach"})
+# Dots of an import of the Transformers package in `models/<name>/modeling_<name>.py`.
+PACKAGE_LEVEL = 3
+# Packages whose names keep their spelling.
+ROOTS = frozenset({"collections", "math", "torch", "transformers", "typing"})
 OPERATORS = {"mul": "*", "add": "+", "div": "/", "sub": "-", "pow": "**", "matmul": "@"}
 
 
@@ -92,8 +96,11 @@ def dotted(node: cst.CSTNode) -> str | None:
 def imported_names(tree: cst.Module) -> dict[str, str]:
     """Local name -> full dotted name of everything the module imports at its top.
 
-    Relative imports keep only the last module, so `from ...activations import
-    ACT2FN` is `activations.ACT2FN`.
+    Names of the Transformers package are without it: `from ...activations import
+    ACT2FN` and `from transformers.activations import ACT2FN` are both
+    `activations.ACT2FN`. A nearer relative import keeps its dots, and any other
+    package but torch its place at the top, so that a file's own `activations` is not
+    taken for Transformers'.
     """
     found: dict[str, str] = {}
     for statement in tree.body:
@@ -104,17 +111,34 @@ def imported_names(tree: cst.Module) -> dict[str, str]:
                 for alias in small.names:
                     full = dotted(alias.name) or ""
                     local = alias.evaluated_alias or full.split(".")[0]
-                    found[local] = full if alias.evaluated_alias else local
+                    found[local] = origin(full if alias.evaluated_alias else local)
             elif isinstance(small, cst.ImportFrom) and not isinstance(
                 small.names, cst.ImportStar
             ):
                 module = (dotted(small.module) if small.module else "") or ""
+                level = len(small.relative)
+                dots = "" if level in (0, PACKAGE_LEVEL) else "." * level
                 for alias in small.names:
                     name = dotted(alias.name) or ""
-                    found[alias.evaluated_alias or name] = f"{module}.{name}".lstrip(
-                        "."
-                    )
+                    full = f"{module}.{name}".lstrip(".")
+                    full = origin(full) if level == 0 else dots + full
+                    found[alias.evaluated_alias or name] = full
     return found
+
+
+def origin(full: str) -> str:
+    """An absolute name as it is compared: Transformers left out, others marked."""
+    root, _, rest = full.partition(".")
+    if root == "transformers" and "." in rest:
+        return rest
+    return full if root in ROOTS else f"/{full}"
+
+
+def is_configuration(full: str) -> bool:
+    """Whether an imported name is a class of a model's configuration file."""
+    module = full.rpartition(".")[0].rpartition(".")[2]
+    near = full.startswith(".") or full.startswith("models.")
+    return near and module.startswith("configuration_")
 
 
 def resolve(name: str, imports: dict[str, str]) -> str:

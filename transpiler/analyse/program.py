@@ -18,6 +18,7 @@ from transpiler.analyse.module import (
     check_neutral,
     the_causal_class,
 )
+from transpiler.analyse.statements import check_attributes_free, is_pretrained
 from transpiler.analyse.values import Graph, Value
 from transpiler.refusal import Refused
 
@@ -157,6 +158,7 @@ class Analyser:
         evaluator.run(init, {"self": self_value, **bound})
         if evaluator.guards:
             raise Refused("constructor", "an undecided branch", init)
+        check_attributes_free(cls, list(scope.init.assigned))
         for statement in init.body.body:
             if isinstance(statement, cst.SimpleStatementLine):
                 self.find_child(scope, statement)
@@ -229,20 +231,9 @@ class Analyser:
             return graph.make("child", name, (graph.make("self", scope.name),))
         if name in flow.assigned:
             return flow.assigned[name][0]
-        if name == "config" and self.is_pretrained(scope.cls):
+        if name == "config" and is_pretrained(scope.cls, self.module):
             return graph.make("config")
         return graph.make("attr", name, (graph.make("self", scope.name),))
-
-    def is_pretrained(self, cls: ModelingClass) -> bool:
-        """Whether a class extends PreTrainedModel, which sets `self.config`."""
-        return any(
-            base == "modeling_utils.PreTrainedModel"
-            or (
-                base in self.module.classes
-                and self.is_pretrained(self.module.classes[base])
-            )
-            for base in cls.bases
-        )
 
     # Forwards
 

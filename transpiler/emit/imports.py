@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import symtable
 
+from transpiler.analyse.names import is_configuration
 from transpiler.refusal import Refused
 
 LAYERS = "vllm.model_executor.layers"
@@ -94,7 +95,9 @@ def import_lines(names: set[str], upstream: dict[str, str]) -> list[str]:
             plain.add(name)
         elif name in ORIGINS:
             modules.setdefault(ORIGINS[name], set()).add(name)
-        elif upstream.get(name, "").startswith("configuration_"):
+        elif is_configuration(full := upstream.get(name, "")) and full.endswith(
+            f".{name}"
+        ):
             modules.setdefault("transformers", set()).add(name)
         else:
             raise Refused("import", f"{name} is used and has no known origin")

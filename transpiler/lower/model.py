@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import libcst as cst
 
+from transpiler.analyse.names import is_configuration
 from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import is_const
 from transpiler.edits import code, statement
@@ -84,7 +85,7 @@ def config_check(work: Work, scope: Scope) -> str:
     for parameter in scope.cls.method("__init__").params.params[1:]:
         if parameter.annotation is not None:
             name = code(parameter.annotation.annotation)
-            if work.program.module.resolve(name).startswith("configuration_"):
+            if is_configuration(work.program.module.resolve(name)):
                 return (
                     f"if not isinstance(config, {name}):\n"
                     '    raise ValueError(f"model_type={config.model_type!r}: '
