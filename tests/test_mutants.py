@@ -567,7 +567,176 @@ STATED = (
         "method-override",
     ),
 )
-MUTANTS += tuple(Mutant("llama", *row) for row in STATED)
+MLP_CALL = "        hidden_states = self.mlp(hidden_states)\n"
+MADE = "        self.mlp = LlamaMLP(config)\n"
+DOWN = "        return down_proj\n"
+VARIANCE = "        variance = hidden_states.pow(2).mean(-1, keepdim=True)\n"
+CAUSAL = "        self.is_causal = True\n"
+POINTING = "        self.gradient_checkpointing = False\n"
+
+# What is dropped, kept or looked up in a table does nothing that its value hides.
+EFFECTS = (
+    *(
+        (f"before-mlp-{number}", MLP_CALL, f"        {line}\n{MLP_CALL}", code)
+        for number, (line, code) in enumerate(
+            (
+                (
+                    "_ = nn.functional.relu(hidden_states, inplace=True)",
+                    "writes-in-place",
+                ),
+                ("_ = nn.functional.relu(hidden_states, True)", "writes-in-place"),
+                ("_ = torch.relu_(hidden_states)", "writes-in-place"),
+                ("_ = torch.Tensor.mul_(hidden_states, 2)", "writes-in-place"),
+                ('_ = f"{hidden_states.mul_(2)}"', "writes-in-place"),
+                ("_ = hidden_states.__imul__(2)", "effect"),
+                ("_ = (lambda: hidden_states.mul_(2))()", "effect"),
+                ("_ = self.mlp.register_forward_hook(print)", "effect"),
+                ('_ = setattr(self, "scaling", 0.5)', "effect"),
+                ("_ = self.config.update({})", "effect"),
+                (
+                    "if (hidden_states := hidden_states * 2) is not None:\n"
+                    "            pass",
+                    "effect",
+                ),
+                ("if True: pass", "one-line"),
+                ("with autocast(): pass", "context"),
+                ("with torch.no_grad() as hidden_states: pass", "context"),
+                ("positions = 1", "name-taken"),
+            )
+        )
+    ),
+    *(
+        (f"constructor-{number}", MADE, f"{MADE}        {line}\n", "constructor-effect")
+        for number, line in enumerate(
+            (
+                '_ = setattr(self, "scaling", 5.0)',
+                'self.x = setattr(config, "rms_norm_eps", 0.1)',
+                'self.x = config.update({"rms_norm_eps": 0.1})',
+                "_ = self.mlp.register_forward_hook(print)",
+                "config = config.sub",
+                'prefix = "x"',
+                "self.x = (config := None)",
+            )
+        )
+    ),
+    (
+        "layer-replaced",
+        POINTING,
+        f"{POINTING}        self.layers[0] = x\n",
+        "constructor-effect",
+    ),
+    (
+        "layer-replaced-outside",
+        "        self.vocab_size = config.vocab_size\n        self.lm_head",
+        "        self.model.layers[0] = nn.Identity()\n        self.lm_head",
+        "constructor-effect",
+    ),
+    (
+        "base-other-config",
+        "        super().__init__(config)\n        self.padding_idx",
+        "        super().__init__(config.text_config)\n        self.padding_idx",
+        "base-call",
+    ),
+    (
+        "return-inside",
+        f"{DOWN}",
+        "        if not self.training:\n            if self.config.mlp_bias:\n"
+        f"                return down_proj\n        down_proj = torch.roll(x, 1, 1)\n{DOWN}",
+        "statement",
+    ),
+    *(
+        (
+            f"measured-{number}",
+            DOWN,
+            f"        return down_proj * {text}\n",
+            "operation",
+        )
+        for number, text in enumerate(
+            ("x.shape[1]", "x.shape[0]", "x.shape[-1]", "x.ndim", "x.mT", "(1 in x)")
+        )
+    ),
+    (
+        "measured-slice",
+        DOWN,
+        "        for n in x.shape[:-1]:\n            down_proj = down_proj * n\n"
+        + DOWN,
+        "operation",
+    ),
+    (
+        "attribute-of-child",
+        MLP_CALL,
+        MLP_CALL.replace("s)\n", "s) * self.self_attn.layer_idx\n"),
+        "operation",
+    ),
+    (
+        "rotate-decorator",
+        "def rotate_half",
+        "@doubled\ndef rotate_half",
+        "heads",
+    ),
+    ("repeat-decorator", "def repeat_kv", "@doubled\ndef repeat_kv", "eager-body"),
+    (
+        "norm-context",
+        VARIANCE,
+        f'        with torch.autocast("cpu"):\n    {VARIANCE}',
+        "context",
+    ),
+    (
+        "norm-in-place",
+        VARIANCE,
+        f"        _ = nn.functional.relu(hidden_states, inplace=True)\n{VARIANCE}",
+        "writes-in-place",
+    ),
+    (
+        "norm-state",
+        VARIANCE,
+        f"        self.variance_epsilon = 1e-2\n{VARIANCE}",
+        "stateful",
+    ),
+    (
+        "norm-setattr",
+        VARIANCE,
+        f'        setattr(self, "variance_epsilon", 1e-2)\n{VARIANCE}',
+        "parameter",
+    ),
+    (
+        "norm-hook",
+        "        self.variance_epsilon = eps\n",
+        "        self.variance_epsilon = eps\n        self.register_forward_hook(f)\n",
+        "parameter",
+    ),
+)
+# Layer types are looked up by the layer's own place.
+PLACES = (
+    (
+        "counted-from-one",
+        "enumerate(self.layers[: self.config.num_hidden_layers])",
+        "enumerate(self.layers[: self.config.num_hidden_layers], 1)",
+        "operation",
+    ),
+    (
+        "counted-back",
+        "enumerate(self.layers[: self.config.num_hidden_layers])",
+        "enumerate(self.layers[: self.config.num_hidden_layers], start=-1)",
+        "operation",
+    ),
+    (
+        "place-rebound",
+        "        self.layer_idx = layer_idx\n",
+        "        self.layer_idx = layer_idx\n        layer_idx = 0\n",
+        "constructor-effect",
+    ),
+    (
+        "second-mapping",
+        "            # The sliding window alternating",
+        '            other = {"full_attention": create_causal_mask(**mask_kwargs)}\n'
+        '            other["full_attention"] = 1\n'
+        "            # The sliding window alternating",
+        "alias",
+    ),
+)
+MUTANTS += tuple(Mutant("llama", *row) for row in (*STATED, *EFFECTS))
+MUTANTS += tuple(Mutant("qwen3", *row) for row in PLACES)
 
 
 @cache

@@ -13,6 +13,7 @@ import libcst as cst
 
 from transpiler.analyse.evaluate import Flow, assigned_names
 from transpiler.edits import Edits, Fate, Statement
+from transpiler.refusal import Refused
 
 
 @dataclass
@@ -77,7 +78,13 @@ class Rewriting:
         return lines
 
     def one(self, node: cst.CSTNode) -> list[Line]:
-        """Rewrite one statement."""
+        """Rewrite one statement.
+
+        Raises:
+            Refused: [one-line] for a block that stands on the line of its header.
+        """
+        if isinstance(node, cst.BaseSmallStatement):
+            raise Refused("one-line", "a block on the line of its header", node)
         edits = self.edits
         extra = [Line(new, None) for new in edits.before.get(node, [])]
         after = [Line(new, None) for new in edits.after.get(node, [])]

@@ -14,7 +14,13 @@ from functools import cache
 import libcst as cst
 
 from transpiler.analyse.evaluate import Evaluator, Flow
-from transpiler.analyse.module import ModelingClass, ModelingModule, analyse_module
+from transpiler.analyse.module import (
+    NEUTRAL_DECORATORS,
+    ModelingClass,
+    ModelingModule,
+    analyse_module,
+    decorator_names,
+)
 from transpiler.analyse.statements import check_attributes_free
 from transpiler.analyse.values import Graph, Value, unify
 from transpiler.refusal import Refused
@@ -77,20 +83,21 @@ def class_body(cls: ModelingClass, module: ModelingModule, kind: str) -> Body:
     def evaluator() -> Evaluator:
         found = Evaluator(graph, module.resolve, attribute)
         found.inlined = {
-            **module.functions,
-            **{f"self.{k}": v for k, v in cls.methods.items()},
+            **plain(module.functions, module),
+            **{f"self.{k}": v for k, v in plain(cls.methods, module).items()},
         }
         return found
 
+    init, forward = cls.method("__init__"), cls.method("forward")
     making = evaluator()
     making.flow = flow
-    making.run(
-        cls.method("__init__"), {"self": me, **holes(cls.method("__init__"), kind)}
-    )
+    making.run(init, {"self": me, **holes(init, kind)})
     check_attributes_free(cls, list(flow.assigned))
-    forward = cls.method("forward")
+    check_pure(flow, init, is_made=True)
     bound = {k: graph.make(kind, f"forward.{k}") for k in parameter_names(forward)}
-    result = evaluator().run(forward, {"self": me, **bound}).result
+    called = evaluator().run(forward, {"self": me, **bound})
+    check_pure(called, forward)
+    result = called.result
     if result is None:
         raise Refused("body", f"{cls.name}.forward returns nothing", forward)
     parameters = {
@@ -106,15 +113,54 @@ def function_body(name: str, module: ModelingModule, kind: str) -> Body:
     """Evaluate a module-level function with parameters of that kind."""
     graph = shared_graph()
     evaluator = Evaluator(graph, module.resolve)
-    evaluator.inlined = dict(module.functions)
+    evaluator.inlined = plain(module.functions, module)
     function = module.functions[name]
     bound = holes(function, kind)
     if isinstance(function.params.star_kwarg, cst.Param):
         bound[function.params.star_kwarg.name.value] = graph.make("dict")
     result = evaluator.run(function, bound).result
-    if result is None or evaluator.flow.writes:
-        raise Refused("body", f"{name} writes in place or returns nothing", function)
+    check_pure(evaluator.flow, function)
+    if result is None:
+        raise Refused("body", f"{name} returns nothing", function)
     return Body(result, {})
+
+
+def plain(
+    functions: dict[str, cst.FunctionDef], module: ModelingModule
+) -> dict[str, cst.FunctionDef]:
+    """Functions that are what their body says: no decorator makes another of them."""
+    return {
+        name: function
+        for name, function in functions.items()
+        if set(decorator_names(function, module)) <= NEUTRAL_DECORATORS
+    }
+
+
+def check_pure(flow: Flow, function: cst.FunctionDef, is_made: bool = False) -> None:
+    """A body that a table may know does nothing but compute its result.
+
+    Args:
+        flow: What its evaluation found.
+        function: The function.
+        is_made: Whether it is a constructor, which sets attributes and calls its base.
+
+    Raises:
+        Refused: [body].
+    """
+    for node in flow.effects:
+        if not (is_made and code(node) == "super().__init__()"):
+            raise Refused("body", "a call with an effect", node)
+    if flow.writes or (flow.assigned and not is_made):
+        raise Refused("body", "a write in place or a change of state", function)
+    if not is_made:
+        parameters = function.params
+        if parameters.kwonly_params or parameters.posonly_params:
+            raise Refused("body", "special parameters", function)
+
+
+def code(node: cst.CSTNode) -> str:
+    """Text of an expression."""
+    return cst.Module(body=[]).code_for_node(node)
 
 
 def parameters_of(text: str) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from transpiler.analyse import names as spelling
+from transpiler.analyse.effects import has_effect, writes_operand
 from transpiler.analyse.values import Graph, Value
 
 if TYPE_CHECKING:
@@ -41,6 +42,13 @@ class Calls:
 
     def call(self, node: cst.Call) -> Value:
         """A call of a module, a method, a function or an unknown callable."""
+        value = self.evaluated(node)
+        if has_effect(value):
+            self.flow.effects.append(node)
+        return value
+
+    def evaluated(self, node: cst.Call) -> Value:
+        """The value of a call; what it calls is evaluated first."""
         self.flow.calls.append(node)
         self.flow.guards[node] = tuple(self.guards)
         args: list[Value] = []
@@ -101,6 +109,9 @@ class Calls:
         if name.startswith("torch.") and name[6:] in spelling.METHODS and args:
             return self.method(args[0], name[6:], args[1:], keywords)
         args, keywords = self.positional(name, args, keywords)
+        if writes_operand(name, args, keywords):
+            self.write(args[0], self.flow.calls[-1])
+            return self.graph.fresh("written", name, *args)
         return make("call", name, tuple(args), tuple(keywords))
 
     def is_training(self, keywords: list[tuple[str, Value]]) -> bool:

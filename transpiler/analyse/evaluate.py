@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from transpiler.analyse.expressions import Expressions
-from transpiler.analyse.values import Graph, Value
+from transpiler.analyse.values import Graph, Value, is_const
 from transpiler.refusal import Refused
 
 Block = Sequence[cst.BaseStatement | cst.BaseSmallStatement]
@@ -31,6 +31,8 @@ class Flow:
         tests: Decided tests of `if` statements and conditional expressions.
         assigned: Value that a `self.<name>` assignment gives, with its statement.
         writes: Calls and statements that write a value in place.
+        effects: Calls that may do more than compute their value.
+        bound: Assignments within expressions (`:=`).
         result: What the function returns.
     """
 
@@ -43,6 +45,8 @@ class Flow:
     assigned: dict[str, tuple[Value, cst.CSTNode]] = field(default_factory=dict)
     writes: list[tuple[Value, cst.CSTNode]] = field(default_factory=list)
     environments: dict[cst.CSTNode, dict[str, Value]] = field(default_factory=dict)
+    effects: list[cst.Call] = field(default_factory=list)
+    bound: list[cst.NamedExpr] = field(default_factory=list)
     result: Value | None = None
 
     def nodes_of(self, value: Value) -> list[cst.CSTNode]:
@@ -67,16 +71,26 @@ class Evaluator(Expressions):
     ) -> None:
         super().__init__(graph, resolve, attribute)
         self.flow = Flow()
+        self.depth = 0
 
     def run(self, function: cst.FunctionDef, bound: dict[str, Value]) -> Flow:
         """Evaluate a function whose parameters are bound to these values."""
         self.names = dict(bound)
+        self.depth = 0
         body = function.body.body
         self.flow.result = self.block(list(body)) or self.graph.const(None)
         return self.flow
 
     def block(self, statements: Block) -> Value | None:
         """Walk statements; the returned value when the block surely returns."""
+        self.depth += 1
+        try:
+            return self.walk(statements)
+        finally:
+            self.depth -= 1
+
+    def walk(self, statements: Block) -> Value | None:
+        """Walk the statements of a block one after the other."""
         for index, statement in enumerate(statements):
             self.flow.environments[statement] = dict(self.names)
             if isinstance(statement, cst.If):
@@ -117,7 +131,7 @@ class Evaluator(Expressions):
                 self.loop(node)
             case cst.With():
                 for item in node.items:
-                    self.value(item.item)
+                    self.context(item)
                 return self.block(node.body.body)
             case cst.Assert():
                 self.value(node.test)
@@ -128,6 +142,16 @@ class Evaluator(Expressions):
                     "statement", f"{type(node).__name__.lower()} is not followed", node
                 )
         return None
+
+    def context(self, item: cst.WithItem) -> None:
+        """A context that changes no number; any other is refused."""
+        value = self.value(item.item)
+        enabled = value.keyword("enabled")
+        neutral = value.name in NEUTRAL_CONTEXTS or (
+            value.name in AUTOCASTS and enabled is not None and is_const(enabled, False)
+        )
+        if item.asname is not None or not neutral:
+            raise Refused("context", "a context that is not known", item)
 
     def branch(self, node: cst.If, rest: Block) -> Value | None:
         """Walk an `if`: the live side, or both sides and what follows, merged."""
@@ -163,6 +187,10 @@ class Evaluator(Expressions):
         if leaves is None or leaves.op == "raise":
             return stays
         if stays is None:
+            if self.depth > 1:
+                raise Refused(
+                    "statement", "an inner block that returns in some cases", node
+                )
             stays = self.graph.const(None)
         pair = (stays, leaves) if falls == 0 else (leaves, stays)
         return self.merge(test, *pair)
@@ -198,7 +226,9 @@ class Evaluator(Expressions):
 
     def element_of(self, over: Value) -> Value:
         """The value of a loop's target."""
-        if over.op == "call" and over.name == "enumerate":
+        if over.op == "call" and over.name == "enumerate" and len(over.args) == 1:
+            if over.keywords:
+                return self.graph.fresh("counted", "enumerate", over)
             index = self.graph.make("index", args=over.args[:1])
             return self.graph.make("tuple", args=(index, self.element_of(over.args[0])))
         if over.op == "call" and over.name == "zip":
@@ -236,9 +266,10 @@ class Evaluator(Expressions):
             stored = self.graph.make(
                 "dict", keywords=(*keywords, (str(key.constant), value))
             )
-            for name, known in self.names.items():
-                if known is base:
-                    self.names[name] = stored
+            holders = [name for name, v in self.names.items() if base in v.walk()]
+            if len(holders) != 1:
+                raise Refused("alias", "a dict that has another name", target)
+            self.names[holders[0]] = stored
         else:
             self.write(base, target)
 
@@ -247,10 +278,22 @@ class Evaluator(Expressions):
     ) -> Value:
         """The value of calling a function of the file with these operands."""
         function = self.inlined[name]
+        parameters = function.params
+        if (
+            parameters.posonly_params
+            or parameters.kwonly_params
+            or not isinstance(parameters.star_arg, cst.MaybeSentinel)
+        ):
+            raise Refused("arguments", f"{name} takes special parameters", function)
         inner = Evaluator(self.graph, self.resolve, self.attribute)
         inner.inlined = {key: f for key, f in self.inlined.items() if key != name}
         names = [p.name.value for p in function.params.params]
-        bound = dict(zip([n for n in names if n != "self"], args, strict=False))
+        taken = [n for n in names if n != "self"]
+        if len(args) > len(taken) or any(arg.op == "starred" for arg in args):
+            raise Refused(
+                "arguments", f"{name} is called with other operands", function
+            )
+        bound = dict(zip(taken, args, strict=False))
         rest: list[tuple[str, Value]] = []
         for key, value in keywords:
             if key in names:
@@ -270,6 +313,8 @@ class Evaluator(Expressions):
         bound["self"] = self.graph.make("self", "")
         flow = inner.run(function, bound)
         self.flow.writes += flow.writes
+        self.flow.effects += flow.effects
+        self.flow.assigned |= flow.assigned
         return flow.result or self.graph.const(None)
 
     def augmented(self, node: cst.AugAssign) -> None:
@@ -301,6 +346,8 @@ class Evaluator(Expressions):
                 self.names[name] = self.graph.fresh("written", name, known)
 
 
+NEUTRAL_CONTEXTS = frozenset({"torch.no_grad"})
+AUTOCASTS = frozenset({"torch.autocast", "utils.generic.maybe_autocast"})
 QUIET_CALLS = frozenset(
     {"warning_once", "warning", "info", "debug", "super", "__init__", "post_init"}
 )
@@ -318,6 +365,9 @@ def assigned_names(block: cst.CSTNode) -> list[str]:
             self.target(node.target)
 
         def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+            self.target(node.target)
+
+        def visit_For(self, node: cst.For) -> None:
             self.target(node.target)
 
         def visit_NamedExpr(self, node: cst.NamedExpr) -> None:

@@ -127,10 +127,18 @@ class Expressions(Calls):
                 return self.subscript(node)
             case cst.NamedExpr():
                 value = self.value(node.value)
+                self.flow.bound.append(node)
                 if isinstance(node.target, cst.Name):
                     self.names[node.target.value] = value
                 return value
-            case cst.FormattedString() | cst.ConcatenatedString():
+            case cst.FormattedString():
+                for part in node.parts:
+                    if isinstance(part, cst.FormattedStringExpression):
+                        self.value(part.expression)
+                return self.graph.fresh("text", "f-string")
+            case cst.ConcatenatedString():
+                self.value(node.left)
+                self.value(node.right)
                 return self.graph.fresh("text", "f-string")
             case cst.ListComp() | cst.GeneratorExp():
                 return self.comprehension(node)

@@ -17,6 +17,7 @@ from transpiler.edits import Fate, code, statement
 from transpiler.fusions.fusion import LINEAR, Work, bias_of, forward_of, size_of
 from transpiler.lower.classes import Lowered, class_fates
 from transpiler.lower.model import EMBEDDING
+from transpiler.lower.operations import check_kept
 from transpiler.refusal import Refused
 from transpiler.rewrite import statements_within
 
@@ -30,6 +31,7 @@ def lower_causal(work: Work, scope: Scope) -> Lowered:
         Refused: [head] when the logits are more than the head of the model's result.
     """
     head, model = check_head(work, scope)
+    check_kept(work, scope, [], [])
     owner = work.scope(model.kind)
     embedding = work.program.only_child(owner, EMBEDDING)
     text = TEMPLATE.format(

@@ -137,7 +137,7 @@ def lower_forward(
     function = scope.cls.method("forward")
     rewriting = Rewriting(work.edits_of(scope), forward_of(scope))
     body = rewriting.function(function.body.body)
-    check_kept(work, scope, rewriting.left)
+    check_kept(work, scope, rewriting.left, body)
     rewriting.fates[function] = Fate("rewritten", "signature")
     return signed(work, scope, function, body), rewriting.fates
 

@@ -44,7 +44,8 @@ def lower_loop(
     after = rewriting.function(function.body.body[index + 1 :])
     rewriting.fates[loop] = Fate("rewritten", RULE)
     rewriting.fates[function] = Fate("rewritten", "signature")
-    check_kept(work, scope, [*rewriting.left, *inner_left(inner)])
+    left = [*rewriting.left, *inner_left(inner)]
+    check_kept(work, scope, left, [*before, *(line.node for line in inner), *after])
     check_ranks(scope, before, [line.node for line in inner], after, carried, loop)
     step = [line.node for line in inner]
     if residual:
