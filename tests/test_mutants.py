@@ -614,11 +614,11 @@ EFFECTS = (
                 'self.x = config.update({"rms_norm_eps": 0.1})',
                 "_ = self.mlp.register_forward_hook(print)",
                 "config = config.sub",
-                'prefix = "x"',
                 "self.x = (config := None)",
             )
         )
     ),
+    ("constructor-name", MADE, f'{MADE}        prefix = "x"\n', "name-taken"),
     (
         "layer-replaced",
         POINTING,
@@ -721,6 +721,12 @@ PLACES = (
         "operation",
     ),
     (
+        "mask-embeddings",
+        '"inputs_embeds": inputs_embeds,',
+        '"inputs_embeds": x,',
+        "mask",
+    ),
+    (
         "place-rebound",
         "        self.layer_idx = layer_idx\n",
         "        self.layer_idx = layer_idx\n        layer_idx = 0\n",
@@ -735,7 +741,163 @@ PLACES = (
         "alias",
     ),
 )
-MUTANTS += tuple(Mutant("llama", *row) for row in (*STATED, *EFFECTS))
+ATTENTION_CALL = """\
+        hidden_states, _ = self.self_attn(
+            hidden_states=hidden_states,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            position_embeddings=position_embeddings,
+            **kwargs,
+        )
+"""
+LAYER_CALL = """\
+            hidden_states = decoder_layer(
+                hidden_states,
+                attention_mask=causal_mask,
+                position_embeddings=position_embeddings,
+                position_ids=position_ids,
+                past_key_values=past_key_values,
+                use_cache=use_cache,
+                **kwargs,
+            )
+"""
+LOOP = "for decoder_layer in self.layers[: self.config.num_hidden_layers]:"
+MODEL_CALL = "        outputs: BaseModelOutputWithPast = self.model(\n"
+LOOKUP = "inputs_embeds: torch.Tensor = self.embed_tokens(input_ids)"
+SCALING = "            scaling=self.scaling,\n"
+ROTARY_CALL = "self.rotary_emb(hidden_states, position_ids=position_ids)"
+
+# What the engine gives reaches the layers as it is, each layer once and in its place.
+PASSED = (
+    ("attention-twice", ATTENTION_CALL, ATTENTION_CALL * 2, "attention-calls"),
+    ("layer-twice", LAYER_CALL, LAYER_CALL * 2, "attention-calls"),
+    (
+        "layer-inner-loop",
+        LAYER_CALL,
+        "            for _ in (0, 1):\n"
+        + "".join(f"    {line}\n" for line in LAYER_CALL.splitlines()),
+        "attention-calls",
+    ),
+    ("layer-step", LOOP, LOOP.replace("]", " : 2]"), "layers"),
+    (
+        "layer-place",
+        f"{LOOP}\n",
+        "for i, decoder_layer in enumerate(self.layers):\n            if i == 1:\n"
+        "                hidden_states = hidden_states * 2\n",
+        "",
+    ),
+    (
+        "layer-other-place",
+        f"{LOOP}\n",
+        "for idx, decoder_layer in zip((3, 4), self.layers):\n"
+        "            hidden_states = hidden_states * idx\n",
+        "loop",
+    ),
+    (
+        "mask-config",
+        "            config=self.config,\n            inputs",
+        "            config=self.config.text_config,\n            inputs",
+        "mask",
+    ),
+    (
+        "mask-positions",
+        "position_ids=position_ids,\n        )\n\n        hidden_states = inputs",
+        "position_ids=position_ids * 0,\n        )\n\n        hidden_states = inputs",
+        "mask",
+    ),
+    (
+        "tokens-outside",
+        MODEL_CALL,
+        f"        input_ids = input_ids.clamp(max=10)\n{MODEL_CALL}",
+        "embedding",
+    ),
+    (
+        "tokens-inside",
+        f"            {LOOKUP}",
+        f"            input_ids = input_ids + 1\n            {LOOKUP}",
+        "embedding",
+    ),
+    ("lookup-scaled", LOOKUP, f"{LOOKUP} * 2", "embedding"),
+    (
+        "embeddings-outside",
+        MODEL_CALL,
+        f"        inputs_embeds = inputs_embeds * 2\n{MODEL_CALL}",
+        "mask",
+    ),
+    (
+        "no-tokens",
+        "[:, slice_indices, :]",
+        "[:, :0, :]",
+        "head",
+    ),
+    ("other-model-config", "LlamaModel(config)", "LlamaModel(config.sub)", "base-call"),
+    (
+        "other-rotary-config",
+        "LlamaRotaryEmbedding(config=config)",
+        "LlamaRotaryEmbedding(config=config.other)",
+        "child",
+    ),
+    (
+        "rotary-precision",
+        ROTARY_CALL,
+        ROTARY_CALL.replace("states,", "states.half(),"),
+        "operation",
+    ),
+    (
+        "rotary-made-by-decorator",
+        "    @staticmethod\n",
+        "    @doubled\n    @staticmethod\n",
+        "parameter",
+    ),
+    (
+        "precision",
+        BASE,
+        f'{BASE}    _keep_in_fp32_modules: list = ["a"]\n',
+        "keep-in-fp32",
+    ),
+    (
+        "tied-by-a-call",
+        '_tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}',
+        "_tied_weights_keys = None",
+        "tied-weights",
+    ),
+    (
+        "result-class",
+        "return BaseModelOutputWithPast(",
+        "return MyBaseModelOutput(",
+        "model-result",
+    ),
+    ("logits-class", "return CausalLMOutputWithPast(", "return Mine(", "head"),
+    ("causal-attribute", CAUSAL, CAUSAL.replace("True", "False"), "causal"),
+    ("causal-keyword", SCALING, f"{SCALING}            is_causal=False,\n", "causal"),
+    (
+        "norm-operands",
+        "_layernorm(hidden_states)",
+        "_layernorm(hidden_states, 2)",
+        "arguments",
+    ),
+    (
+        "parameter-name",
+        "    def __init__(self, config):\n        super().__init__()\n",
+        "    def __init__(self, config, prefix=1):\n        super().__init__()\n",
+        "name-taken",
+    ),
+    (
+        "keyword-only",
+        "    def forward(self, x):\n",
+        "    def forward(self, x, *, y=1):\n",
+        "arguments",
+    ),
+    (
+        "added-in-place",
+        "        hidden_states = residual + hidden_states\n\n",
+        "        hidden_states += residual\n\n",
+        "writes-in-place",
+    ),
+)
+MUTANTS += tuple(Mutant("llama", *row) for row in (*STATED, *EFFECTS, *PASSED))
 MUTANTS += tuple(Mutant("qwen3", *row) for row in PLACES)
 
 

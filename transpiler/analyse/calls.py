@@ -91,7 +91,7 @@ class Calls:
             )
         if function.op in {"child", "element"}:
             return make("module", args=(function, *args), keywords=tuple(keywords))
-        if function.op == "bound":
+        if function.op == "bound" and f"self.{function.name}" in self.inlined:
             return self.inline(f"self.{function.name}", args, keywords)
         if function.op != "name":
             return make("call", args=(function, *args), keywords=tuple(keywords))

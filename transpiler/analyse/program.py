@@ -279,15 +279,14 @@ class Analyser:
         if target.op == "element":
             name = element_list(target) or ""
         child = scope.children.get(name)
-        if child is None or child.kind in self.leaves:
-            return
-        cls = self.module.classes.get(child.kind)
-        if cls is None:
+        cls = self.module.classes.get(child.kind) if child is not None else None
+        if child is None or cls is None:
             return
         forward = cls.method("forward")
         shifted = self.program.graph.make("call", "", call.args[1:], call.keywords)
         bound = bind_arguments(forward, shifted, self.program.graph, skip=1)
-        self.enter(cls, bound)
+        if child.kind not in self.leaves:
+            self.enter(cls, bound)
 
 
 def is_activation(value: Value) -> bool:
@@ -317,18 +316,20 @@ def bind_arguments(
         skip: Leading parameters that are not passed (`self`).
 
     Raises:
-        Refused: [arguments] for a starred operand, an unknown keyword or a missing
-            argument.
+        Refused: [arguments] for a starred operand, an unknown keyword, a missing
+            argument, or parameters that only a position or a keyword gives.
     """
+    if function.params.posonly_params or function.params.kwonly_params:
+        name = function.name.value
+        raise Refused("arguments", f"{name} takes special parameters", function)
     parameters = list(function.params.params)[skip:]
     names = [parameter.name.value for parameter in parameters]
     if any(arg.op == "starred" for arg in call.args) or len(call.args) > len(names):
         raise Refused("arguments", "a call with starred arguments", function)
     bound = dict(zip(names, call.args, strict=False))
     rest: list[tuple[str, Value]] = []
-    keyword_only = {parameter.name.value for parameter in function.params.kwonly_params}
     for key, value in call.keywords:
-        if key in names or key in keyword_only:
+        if key in names:
             bound[key] = value
         else:
             rest.append((key, value))
@@ -341,7 +342,7 @@ def bind_arguments(
             f"{function.name.value} has no parameter {rest[0][0]}",
             function,
         )
-    for parameter in (*parameters, *function.params.kwonly_params):
+    for parameter in parameters:
         name = parameter.name.value
         if name not in bound:
             bound[name] = default_of(parameter, graph, function)

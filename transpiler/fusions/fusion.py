@@ -211,7 +211,7 @@ def the_node(scope: Scope, value: Value, what: str) -> cst.CSTNode:
     """The one operation node that computes a value, names that hold it aside.
 
     Raises:
-        Refused: [extra-use] when it is computed at more than one place.
+        Refused: [extra-use] when it is computed at more than one place, or at none.
     """
     nodes = [
         node
@@ -219,7 +219,8 @@ def the_node(scope: Scope, value: Value, what: str) -> cst.CSTNode:
         if not isinstance(node, cst.Name | cst.NamedExpr)
     ]
     if len(nodes) != 1:
-        raise Refused("extra-use", f"{what} is computed {len(nodes)} times", nodes[-1])
+        where = nodes[-1] if nodes else scope.cls.method("forward")
+        raise Refused("extra-use", f"{what} is computed {len(nodes)} times", where)
     return nodes[0]
 
 

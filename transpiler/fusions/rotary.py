@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from transpiler.analyse.program import Scope
+from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import Value
 from transpiler.edits import code
 from transpiler.fusions.fusion import (
@@ -37,6 +37,8 @@ class Rotary(Fusion):
         positions: the rotary class is not called with the engine's positions.
         head-axis: the apply function's `unsqueeze_dim` is not the axis of the heads.
         head-size: no attribute of the class holds the head size.
+        rotary-config: the rotary module is made from more or other than the config that
+            the class takes.
         name-taken: the class has an attribute `rotary_emb` already.
     """
 
@@ -65,8 +67,10 @@ class Rotary(Fusion):
             raise Refused(
                 "unknown-apply", f"{value.name} is not the pair of {child.kind}", node
             )
-        operands = [*rotary.args[2:], *(v for _, v in rotary.keywords)]
-        if [v.op for v in operands] != ["positions"]:
+        operands = [*rotary.args[1:], *(v for _, v in rotary.keywords)]
+        if [v.op for v in operands[1:]] != ["positions"] or (
+            operands[0].op not in {"choice", "module", "binary", "param"}
+        ):
             raise Refused("positions", f"self.{child.name} takes other positions", node)
         axes = Axes(work, scope)
         self.check_axes(work, scope, value, axes, node)
@@ -79,7 +83,7 @@ class Rotary(Fusion):
         edits = work.edits_of(scope)
         edits.replace(node, self.name, rotated, [arg.value for arg in node.args[:2]])
         last = scope.cls.method("__init__").body.body[-1]
-        config = next(n for n, v in scope.parameters.items() if v.op == "config")
+        config = self.config_of(scope, child)
         edits.append(
             last,
             [
@@ -92,6 +96,14 @@ class Rotary(Fusion):
             model_edits.swap(child.statement, self.name, [])
         work.with_positions.add(scope.name)
         return f"{child.kind} + {value.name} -> get_rope"
+
+    def config_of(self, scope: Scope, child: Child) -> str:
+        """The name of the config, which must be all that made the rotary module."""
+        made = [*child.value.args, *(v for _, v in child.value.keywords)]
+        names = [n for n, v in scope.parameters.items() if v.op == "config"]
+        if [operand.op for operand in made] != ["config"] or not names:
+            raise Refused("rotary-config", "not made from the config", child.call)
+        return names[0]
 
     def check_axes(
         self, work: Work, scope: Scope, value: Value, axes: Axes, node: cst.Call

@@ -21,12 +21,19 @@ from transpiler.fusions.fusion import (
     the_node,
 )
 from transpiler.fusions.qkv import is_interface_call
-from transpiler.lower.window import check_keyword, kind_checks, text_of, window_of
+from transpiler.lower.classes import called_child
+from transpiler.lower.window import (
+    check_keyword,
+    check_place,
+    kind_checks,
+    text_of,
+    window_of,
+)
 from transpiler.refusal import Refused
 
 RULE = "attention"
 # Keywords that reach the interface and change nothing under the serving facts.
-SILENT = frozenset({"position_ids", "use_cache", "output_attentions", "is_causal"})
+SILENT = frozenset({"position_ids", "use_cache", "output_attentions"})
 
 
 def lower_attention(work: Work, scope: Scope) -> None:
@@ -34,8 +41,8 @@ def lower_attention(work: Work, scope: Scope) -> None:
 
     Raises:
         Refused: [two-interface-calls], [interface-arguments], [unknown-keyword],
-            [eager-body], [scale], [dropout], [attention-call], [heads], and what
-            windows refuse.
+            [eager-body], [scale], [dropout], [attention-call], [attention-calls],
+            [causal], [heads], and what windows refuse.
     """
     calls = [value for value in distinct_values(scope) if is_interface_call(value)]
     if not calls:
@@ -56,7 +63,10 @@ def lower_attention(work: Work, scope: Scope) -> None:
     dropout = keywords.pop("dropout", None)
     if dropout is not None and not (is_const(dropout, 0.0) or is_const(dropout, 0)):
         raise Refused("dropout", "dropout is not zero when serving", node)
+    check_causal(scope, keywords.pop("is_causal", None), node)
+    check_called_once(work, scope)
     window = window_of(work, value.args[5], node)
+    check_place(work, scope, window, node)
     said = keywords.pop("sliding_window", None)
     if said is not None:
         check_keyword(work, window, said, node)
@@ -66,6 +76,61 @@ def lower_attention(work: Work, scope: Scope) -> None:
     construct(work, scope, scale, window)
     rewrite_call(work, scope, value, node)
     work.outcomes.append(Outcome(scope.name, RULE, "interface call -> Attention"))
+
+
+def check_causal(scope: Scope, keyword: Value | None, node: cst.Call) -> None:
+    """Every attention function of Transformers is asked for causal attention.
+
+    Raises:
+        Refused: [causal] when the class or the call says otherwise; only some of those
+            functions would heed it.
+    """
+    held = scope.init.assigned.get("is_causal")
+    for said in (held[0] if held else None, keyword):
+        if said is not None and not is_const(said, True):
+            raise Refused("causal", "is_causal is not True", held[1] if held else node)
+
+
+def check_called_once(work: Work, scope: Scope) -> None:
+    """A layer with a cache of keys and values serves one call of each token.
+
+    Raises:
+        Refused: [attention-calls] when a forward from the causal class down to the
+            attention calls the next one more than once, or in another loop than the
+            one over the layers.
+    """
+    for holder in work.scopes():
+        for child in holder.children.values():
+            if child.kind != scope.name:
+                continue
+            flow = forward_of(holder)
+            calls = [
+                call
+                for call in flow.calls
+                if called_child(holder, flow.values.get(call)) is child
+            ]
+            around = loops_around(holder.cls.method("forward"), calls)
+            if len(calls) != 1 or len(around) != int(child.many):
+                raise Refused(
+                    "attention-calls",
+                    f"self.{child.name} is not called once",
+                    calls[-1] if calls else child.call,
+                )
+            check_called_once(work, holder)
+
+
+def loops_around(
+    node: cst.CSTNode, wanted: list[cst.Call], around: tuple[cst.CSTNode, ...] = ()
+) -> tuple[cst.CSTNode, ...]:
+    """Loops and comprehensions that any of these calls stands in."""
+    if node in wanted:
+        return around
+    if isinstance(node, cst.For | cst.While | cst.BaseComp):
+        around = (*around, node)
+    found: list[cst.CSTNode] = []
+    for child in node.children:
+        found += loops_around(child, wanted, around)
+    return tuple(dict.fromkeys(found))
 
 
 def check_eager(work: Work, scope: Scope, value: Value, node: cst.Call) -> None:

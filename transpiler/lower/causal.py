@@ -22,6 +22,7 @@ from transpiler.refusal import Refused
 from transpiler.rewrite import statements_within
 
 RULE = "head and shell"
+INPUTS = {"tokens?": "input_ids", "positions": "position_ids", "param": "inputs_embeds"}
 
 
 def lower_causal(work: Work, scope: Scope) -> Lowered:
@@ -59,7 +60,9 @@ def check_head(work: Work, scope: Scope) -> tuple[Child, Child]:
     flow = forward_of(scope)
     where = scope.cls.method("forward")
     result = flow.result
-    logits = dict(result.keywords).get("logits") if result is not None else None
+    if result is None or not result.name.startswith("modeling_outputs."):
+        raise Refused("head", "the result is not one of Transformers' outputs", where)
+    logits = result.keyword("logits")
     if logits is None or logits.op != "module" or logits.args[0].op != "child":
         raise Refused("head", "the logits are not the head's output", where)
     head = scope.children.get(logits.args[0].name)
@@ -74,11 +77,37 @@ def check_head(work: Work, scope: Scope) -> tuple[Child, Child]:
     model = scope.children.get(call.args[0].name) if call.op == "module" else None
     if model is None or flow.writes:
         raise Refused("head", "the head does not read the model's result", where)
+    check_inputs(call, model, where)
     check_class_facts(work, scope, head, model)
     others = [c.name for c in scope.children.values() if c not in (head, model)]
     if others:
         raise Refused("child", f"self.{others[0]} is not lowered", scope.cls.node)
     return head, model
+
+
+def check_inputs(call: Value, model: Child, where: cst.CSTNode) -> None:
+    """The model is made from the config and called with what the engine gives.
+
+    Raises:
+        Refused: [model-call] when the class changes an input, or makes the model with
+            more than the config: the generated class does neither.
+    """
+    made = [*model.value.args, *(v for _, v in model.value.keywords)]
+    if [operand.op for operand in made] != ["config"]:
+        raise Refused("model-call", "not made from the config alone", model.call)
+    given = [*call.args[1:], *(v for _, v in call.keywords)]
+    for operand in given:
+        parts = {part.op for part in operand.walk()}
+        plain = operand.op in {"tokens?", "positions", "param"}
+        if parts & {"tokens?", "positions", "param"} and not plain:
+            raise Refused("model-call", "an input of the model is changed", where)
+    kinds = sorted(v.op for v in given if v.op in {"tokens?", "positions", "param"})
+    if kinds != ["param", "positions", "tokens?"]:
+        raise Refused("model-call", "the model is given other inputs", where)
+    for name, operand in call.keywords:
+        wanted = INPUTS.get(operand.op)
+        if wanted is not None and name != wanted:
+            raise Refused("model-call", f"{wanted} is given as {name}", where)
 
 
 def check_class_facts(work: Work, scope: Scope, head: Child, model: Child) -> None:
@@ -91,13 +120,24 @@ def check_class_facts(work: Work, scope: Scope, head: Child, model: Child) -> No
     owner = work.scope(model.kind)
     embedding = work.program.only_child(owner, EMBEDDING)
     tied = {f"{head.name}.weight": f"{model.name}.{embedding.name}.weight"}
-    facts = class_facts(work, scope.name)
-    node = facts.get("_tied_weights_keys", "None")
-    if ast.literal_eval(node) != tied:
-        raise Refused("tied-weights", f"_tied_weights_keys is {node}", scope.cls.node)
-    for name in ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict"):
-        if facts.get(name, "None") not in {"None", "[]"}:
-            raise Refused("keep-in-fp32", f"{name} is set", scope.cls.node)
+    for other in work.program.scopes.values():
+        facts = class_facts(work, other.name)
+        node = facts.get("_tied_weights_keys", "None")
+        if literal(node) != (tied if other is scope else None):
+            raise Refused(
+                "tied-weights", f"_tied_weights_keys is {node}", other.cls.node
+            )
+        for name in ("_keep_in_fp32_modules", "_keep_in_fp32_modules_strict"):
+            if facts.get(name, "None") not in {"None", "[]"}:
+                raise Refused("keep-in-fp32", f"{name} is set", other.cls.node)
+
+
+def literal(text: str) -> object:
+    """The constant that a text is, or the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except ValueError:
+        return text
 
 
 def class_facts(work: Work, name: str) -> dict[str, str]:
@@ -111,8 +151,10 @@ def class_facts(work: Work, name: str) -> dict[str, str]:
         if isinstance(line, cst.SimpleStatementLine):
             for small in line.body:
                 if isinstance(small, cst.Assign):
-                    target = code(small.targets[0].target)
-                    found[target] = code(small.value)
+                    for target in small.targets:
+                        found[code(target.target)] = code(small.value)
+                elif isinstance(small, cst.AnnAssign) and small.value is not None:
+                    found[code(small.target)] = code(small.value)
     return found
 
 
@@ -121,10 +163,11 @@ def all_tokens(value: Value) -> Value:
     if value.op != "subscript" or value.args[1].op != "tuple":
         return value
     for part in value.args[1].args:
-        bounds = part.args
-        if part.op != "slice" or not all(
-            is_const(bound, None) or is_const(bound, 0) for bound in bounds
-        ):
+        if part.op != "slice":
+            return value
+        start, stop, step = part.args
+        begins = is_const(start, None) or is_const(start, 0)
+        if not (begins and is_const(stop, None) and is_const(step, None)):
             return value
     return value.args[0]
 

@@ -12,13 +12,14 @@ import libcst as cst
 from transpiler.analyse.evaluate import assigned_names
 from transpiler.analyse.program import Child, Scope
 from transpiler.edits import Fate, Statement, code, statement
-from transpiler.fusions.fusion import Work, forward_of
+from transpiler.fusions.fusion import Work, forward_of, names_within
 from transpiler.lower.classes import parsed
 from transpiler.lower.operations import check_kept
 from transpiler.refusal import Refused
 from transpiler.rewrite import Line, Rewriting, names_read
 
 RULE = "layer loop"
+PLACE = "idx"
 
 
 def lower_loop(
@@ -63,7 +64,9 @@ def lower_loop(
                 f"{carried}, {'residual' if residual else 'None'})\n",
             ]
         ),
-        loop_statement(name, layers, step, carried, residual),
+        loop_statement(
+            place_name(scope, loop, step), name, layers, step, carried, residual
+        ),
         *parsed([hand_on(handed)]),
         *with_aux(after, carried),
     ]
@@ -148,16 +151,45 @@ def with_second_target(line: Statement, carried: str) -> Statement:
     raise Refused("loop", "the loop does more than call the layer", line)
 
 
+def place_name(scope: Scope, loop: cst.For, step: list[Statement]) -> str:
+    """The name of the layer's place in the loop: upstream's where the body reads it.
+
+    Raises:
+        Refused: [loop] for a body that reads another name which the loop binds, or a
+            place that is not counted from the first layer.
+    """
+    read: set[str] = set()
+    for line in step:
+        read |= names_read(line)
+    targets = [n.value for n in names_within(loop.target)]
+    found = [name for name in targets if name in read and name != loop_target(loop)]
+    for name in found:
+        value = forward_of(scope).environments[loop.body][name]
+        over = value.args[0] if value.op == "index" else None
+        over = over.args[0] if over is not None and over.op == "subscript" else over
+        if over is None or over.op != "child" or len(found) > 1:
+            raise Refused("loop", f"{name} is not the layer's place", loop)
+        return name
+    if PLACE in read:
+        raise Refused("loop", f"{PLACE} is a name of the output", loop)
+    return PLACE
+
+
 def loop_statement(
-    name: str, layers: Child, step: list[Statement], carried: str, residual: bool
+    place: str,
+    name: str,
+    layers: Child,
+    step: list[Statement],
+    carried: str,
+    residual: bool,
 ) -> Statement:
     """The loop over this rank's layers."""
     made = cst.ensure_type(
         statement(
-            f"for idx, {name} in enumerate("
+            f"for {place}, {name} in enumerate("
             f"islice(self.{layers.name}, self.start_layer, self.end_layer), "
             "start=self.start_layer):\n"
-            "    self._maybe_add_hidden_state(aux_hidden_states, idx + 1, "
+            f"    self._maybe_add_hidden_state(aux_hidden_states, {place} + 1, "
             f"{carried}, {'residual' if residual else 'None'})\n"
         ),
         cst.For,

@@ -11,7 +11,13 @@ from transpiler.analyse.names import is_configuration
 from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import is_const
 from transpiler.edits import code, statement
-from transpiler.fusions.fusion import LINEAR, Work, distinct_values, forward_of
+from transpiler.fusions.fusion import (
+    LINEAR,
+    Work,
+    distinct_values,
+    forward_of,
+    users_of,
+)
 from transpiler.lower.classes import (
     Lowered,
     attributes_read,
@@ -111,7 +117,9 @@ def the_layers(work: Work, scope: Scope) -> Child:
     for value in distinct_values(scope):
         if value.op == "subscript" and value.args[0].name == child.name:
             bounds = value.args[1]
-            whole = bounds.op == "slice" and is_const(bounds.args[0], None)
+            whole = bounds.op == "slice" and all(
+                is_const(bounds.args[i], None) for i in (0, 2)
+            )
             if not whole or bounds.args[1] is not count:
                 raise Refused(
                     "layers", f"self.{child.name} is sliced otherwise", scope.cls.node
@@ -120,10 +128,33 @@ def the_layers(work: Work, scope: Scope) -> Child:
 
 
 def check_embedding(scope: Scope, child: Child) -> None:
-    """Vocabulary, width and padding index are all that the embedding is given."""
+    """Vocabulary, width and padding index are all that the embedding is given.
+
+    It is what vLLM asks `embed_input_ids` for, so nothing may come between it and the
+    place where given embeddings come in.
+
+    Raises:
+        Refused: [embedding].
+    """
+    lookups = [
+        value
+        for value in distinct_values(scope)
+        if value.op == "module" and value.args[0].name == child.name
+    ]
+    for value in lookups:
+        given = value.args[1:]
+        if len(lookups) > 1 or [v.op for v in given] != ["tokens?"] or value.keywords:
+            raise Refused("embedding", "not one look-up of the tokens", child.call)
+        for user in users_of(scope, value):
+            if user.op != "choice" or any(
+                side is not value and side.op != "param" for side in user.args[1:]
+            ):
+                raise Refused("embedding", "the look-up is changed", child.call)
     for arg in child.call.args[3:]:
         raise Refused("embedding", f"{code(arg)} is not known", child.call)
     for arg in child.call.args:
+        if arg.star:
+            raise Refused("embedding", "a starred argument", child.call)
         if arg.keyword is not None and arg.keyword.value not in {
             "num_embeddings",
             "embedding_dim",
@@ -137,7 +168,7 @@ def lower_result(work: Work, scope: Scope) -> None:
     edits = work.edits_of(scope)
     flow = forward_of(scope)
     result = flow.result
-    if result is None or result.op != "call" or "BaseModelOutput" not in result.name:
+    if result is None or not result.name.startswith("modeling_outputs.BaseModelOutput"):
         raise Refused("model-result", "not a BaseModelOutput", scope.cls.node)
     for node in flow.nodes_of(result):
         if isinstance(node, cst.Call):
@@ -163,7 +194,7 @@ def construct_layers(
 ) -> None:
     """Constructors of the embedding, the layer list and what the last rank has."""
     edits = work.edits_of(scope)
-    vocabulary, width = (code(arg.value) for arg in embedding.call.args[:2])
+    vocabulary, width = embedding_sizes(embedding)
     edits.swap(
         embedding.statement,
         "embedding",
@@ -210,6 +241,15 @@ def construct_layers(
             f"make_empty_intermediate_tensors_factory([{keys}], {width})"
         ],
     )
+
+
+def embedding_sizes(embedding: Child) -> tuple[str, str]:
+    """Vocabulary and width of an embedding as source text."""
+    vocabulary = embedding.argument(0, "num_embeddings")
+    width = embedding.argument(1, "embedding_dim")
+    if vocabulary is None or width is None:
+        raise Refused("embedding", "no vocabulary or width", embedding.call)
+    return code(vocabulary), code(width)
 
 
 def last_rank_only(work: Work, scope: Scope, child: Child) -> None:

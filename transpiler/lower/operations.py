@@ -108,8 +108,11 @@ def check_constructor(work: Work, scope: Scope) -> None:
         if not isinstance(line, cst.SimpleStatementLine):
             raise Refused("constructor-effect", "a compound statement", line)
     for name in assigned_names(init.body):
-        if name in scope.parameters or name in RESERVED:
+        if name in scope.parameters:
             raise Refused("constructor-effect", f"{name} is bound again", init)
+    for name in (*scope.parameters, *assigned_names(init.body)):
+        if name in RESERVED:
+            raise Refused("name-taken", f"{name} is a name of the output", init)
 
 
 def check_kept(

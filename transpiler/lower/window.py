@@ -11,16 +11,20 @@ import libcst as cst
 
 from transpiler.analyse.evaluate import Flow
 from transpiler.analyse.program import Scope
-from transpiler.analyse.values import Graph, Value
+from transpiler.analyse.values import Graph, Value, is_const
 from transpiler.fusions.fusion import Work
 from transpiler.refusal import Refused
 
 FULL = "masking_utils.create_causal_mask"
 SLIDING = "masking_utils.create_sliding_window_causal_mask"
-# Arguments that say nothing under the serving facts.
-PLAIN = frozenset(
-    {"config", "inputs_embeds", "input_embeds", "position_ids", "cache_position"}
-)
+# Arguments that say nothing under the serving facts, when they are values like this.
+EMBEDDED = frozenset({"choice", "module", "param"})
+PLAIN = {
+    "config": frozenset({"config"}),
+    "inputs_embeds": EMBEDDED,
+    "input_embeds": EMBEDDED,
+    "position_ids": frozenset({"positions"}),
+}
 CAUSAL = (
     'if not getattr(config, "is_causal", True):\n'
     '    raise ValueError("is_causal=False: only causal attention is generated")\n'
@@ -36,9 +40,7 @@ def window_of(work: Work, mask: Value, node: cst.CSTNode) -> Value:
     graph = work.program.graph
     if mask.op == "call" and mask.name in {FULL, SLIDING}:
         for name, operand in mask.keywords:
-            if name not in PLAIN and not (
-                operand.op == "const" and operand.constant is None
-            ):
+            if not is_const(operand, None) and operand.op not in PLAIN.get(name, ()):
                 raise Refused("mask", f"the mask is made with {name}", node)
         if mask.args:
             raise Refused("mask", "the mask is made with positional arguments", node)
@@ -75,6 +77,23 @@ def present(value: Value) -> Value:
 def is_none_test(test: Value, value: Value) -> bool:
     """Whether a test is `value is None`."""
     return test.op == "compare" and test.name == "is" and test.args[0] is value
+
+
+def check_place(work: Work, scope: Scope, window: Value, node: cst.CSTNode) -> None:
+    """A mask that differs by layer is looked up by the layer's own place.
+
+    Raises:
+        Refused: [mask] for another place, such as one counted from another start.
+    """
+    own = [v for v in scope.parameters.values() if v.op == "element"]
+    for part in window.walk():
+        if part.op == "index":
+            over = part.args[0]
+            over = over.args[0] if over.op == "subscript" else over
+            if over.op == "child":
+                continue
+        if part.op in {"index", "element"} and part not in own:
+            raise Refused("mask", "the mask is of another layer's place", node)
 
 
 def check_keyword(work: Work, window: Value, keyword: Value, node: cst.CSTNode) -> None:
