@@ -8,9 +8,10 @@ Rotary comes before QKV, which follows query and key through it; the additions c
 last, when what they stand between is settled.
 """
 
-from transpiler.fusions.add_norm import AddNorm, LayerAddNorm
+from transpiler.fusions.add_norm import AddNorm
 from transpiler.fusions.fusion import Fusion
 from transpiler.fusions.glu import GLU
+from transpiler.fusions.layer_add_norm import LayerAddNorm
 from transpiler.fusions.qkv import QKV
 from transpiler.fusions.rotary import Rotary
 

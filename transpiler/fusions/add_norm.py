@@ -1,10 +1,8 @@
 """Add norm: a residual addition and the norm that reads it become one kernel.
 
 `s = residual + x; y = norm(s)` where `s` is also the next residual is what vLLM's
-norms compute at once: `y, s = norm(x, residual)`. Within a layer the pair stands in
-one forward; across the layer boundary the last addition of a layer is read by the
-first norm of the next layer and by the model's final norm, so the layer hands on
-both operands and whoever comes next adds them.
+norms compute at once: `y, s = norm(x, residual)`, in the memory of `x` and `residual`.
+Here the pair stands in one forward; `layer_add_norm` does the same across layers.
 """
 
 from __future__ import annotations
@@ -22,12 +20,13 @@ from transpiler.fusions.fusion import (
     assigned_name,
     distinct_values,
     forward_of,
+    linear_of,
+    size_of,
     the_node,
     users_of,
 )
+from transpiler.fusions.reads import is_plain, readers, reads, roots
 from transpiler.refusal import Refused
-
-RESIDUAL = "residual"
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,9 @@ class AddNorm(Fusion):
         extra-use: the sum is read by more than one norm and the next addition.
         norm-shape: the norm's call is not a statement `name = self.norm(sum)`.
         not-adjacent: other statements stand between the sum and its norm.
-        residual-name: the next addition does not read the sum under one name.
+        operand-read: an operand, which the fused norm overwrites, is read again.
+        operands: they share memory, or differ in width or precision.
+        residual-name: the sum is not read under one name, free to be bound there.
     """
 
     name = "add norm"
@@ -81,6 +82,9 @@ class AddNorm(Fusion):
         after = [s for s in block[stop + 1 :] if is_copy(scope, s, value)]
         name = name_read(scope, others[0], value)
         child = work.is_norm(scope, norms[0])
+        check_operands(work, scope, value, child, where)
+        rest = [s for s in block[stop + 1 :] if s not in after]
+        check_reads(scope, rest, value, name, norm_at)
         edits = work.edits_of(scope)
         edits.swap(addition.statement, self.name, [])
         for copied in (*between, *after):
@@ -94,112 +98,6 @@ class AddNorm(Fusion):
             ],
         )
         return f"+ and {child.name if child else ''}"
-
-
-class LayerAddNorm(Fusion):
-    """Fuse the last addition of a layer with the norm that comes next.
-
-    Refused when
-        add-shape: the sum is not a statement `name = a + b` of two names.
-        extra-use: the layer's input is read by more than its first norm and addition,
-            or its output by more than the next layer and the final norm.
-        norm-shape: a norm's call is not a statement `name = self.norm(input)`.
-        not-first: other statements stand before the layer's first norm.
-        residual-name: the input is not read under one name by the first addition.
-    """
-
-    name = "layer add norm"
-
-    def find(self, work: Work, scope: Scope) -> Iterator[Value]:
-        """Sums that a looped layer returns."""
-        result = forward_of(scope).result
-        is_sum = result is not None and result.op == "binary" and result.name == "+"
-        if result is not None and is_sum and loop_call(work, scope) is not None:
-            yield result
-
-    def fuse(self, work: Work, scope: Scope, value: Value) -> str:
-        """Check both ends of the layer and the model around it, then fuse."""
-        found = loop_call(work, scope)
-        if found is None:
-            raise AssertionError("no loop")
-        model, call = found
-        carried = call.args[1]
-        if carried.op != "carried":
-            raise Refused(
-                "extra-use", "the loop changes the layer's input", model.cls.node
-            )
-        if users_of(scope, value):
-            raise Refused("extra-use", "the layer's sum is read again", scope.cls.node)
-        addition = addition_of(scope, value)
-        users = users_of(scope, carried)
-        norms = [user for user in users if work.is_norm(scope, user)]
-        others = [user for user in users if user not in norms]
-        where = scope.cls.method("forward")
-        if len(norms) != 1 or len(others) != 1 or others[0].op != "binary":
-            raise Refused("extra-use", f"the input is read {len(users)} times", where)
-        final_at, final_name, final = self.final_norm(work, model, call)
-        handed = argument_of(model, final_at)
-        block = block_of(scope)
-        norm_at, norm_name = norm_statement(scope, norms[0])
-        before = block[: block.index(norm_at)]
-        if not all(is_copy(scope, s, carried) for s in before):
-            raise Refused("not-first", "statements before the first norm", where)
-        parameter = parameter_of(scope, carried)
-        name = RESIDUAL
-        read = name_read(scope, others[0], carried)
-        if read not in (name, parameter):
-            raise Refused("residual-name", f"the input is read as {read}", where)
-        if read == parameter:
-            raise Refused("residual-name", "the input has no second name", where)
-        first = work.is_norm(scope, norms[0])
-        edits = work.edits_of(scope)
-        for copied in before:
-            edits.swap(copied, self.name, [])
-        norm = f"self.{first.name if first else ''}"
-        edits.swap(
-            norm_at,
-            self.name,
-            [
-                f"if {name} is None:\n"
-                f"    {name} = {parameter}\n"
-                f"    {norm_name} = {norm}({parameter})\n"
-                f"else:\n"
-                f"    {norm_name}, {name} = {norm}({parameter}, {name})\n"
-            ],
-        )
-        edits.swap(addition.statement, self.name, [])
-        returned = [
-            node
-            for node in forward_of(scope).nodes_of(value)
-            if isinstance(node, cst.Name)
-        ][-1]
-        edits.replace_text(
-            returned, self.name, f"{addition.branch}, {addition.residual}"
-        )
-        work.edits_of(model).swap(
-            final_at,
-            self.name,
-            [f"{final_name}, _ = self.{final.name}({handed}, {name})"],
-        )
-        work.with_residual[scope.name] = parameter
-        return f"+ and the next {first.name if first else ''} or {final.name}"
-
-    def final_norm(
-        self, work: Work, model: Scope, call: Value
-    ) -> tuple[cst.CSTNode, str, Child]:
-        """The norm after the loop, which must be the only reader of its result."""
-        looped = [v for v in distinct_values(model) if v.op == "looped"]
-        after = [v for v in looped if v.args[0] is call]
-        if len(after) != 1:
-            raise Refused(
-                "extra-use", "the layer's result is not carried", model.cls.node
-            )
-        users = users_of(model, after[0])
-        child = work.is_norm(model, users[0]) if len(users) == 1 else None
-        if child is None:
-            raise Refused("extra-use", "no one final norm reads it", model.cls.node)
-        statement, name = norm_statement(model, users[0])
-        return statement, name, child
 
 
 def loop_call(work: Work, scope: Scope) -> tuple[Scope, Value] | None:
@@ -216,6 +114,71 @@ def loop_call(work: Work, scope: Scope) -> tuple[Scope, Value] | None:
 def block_of(scope: Scope) -> list[cst.CSTNode]:
     """The statements of a forward."""
     return list(scope.cls.method("forward").body.body)
+
+
+def check_operands(
+    work: Work, scope: Scope, value: Value, norm: Child | None, where: cst.CSTNode
+) -> None:
+    """A sum that a fused norm may compute in the memory of its two operands.
+
+    Args:
+        work: The program.
+        scope: The class.
+        value: The sum.
+        norm: The norm that reads it in the same forward; the operands' memory is then
+            free after the sum, also for the caller that gave it.
+        where: Where to refuse.
+
+    Raises:
+        Refused: [operands], [operand-read].
+    """
+    one, two = value.args
+    if roots(one) & roots(two) or not (is_plain(one) and is_plain(two)):
+        raise Refused("operands", "the operands may differ or share memory", where)
+    for operand in (one, two):
+        linear = linear_of(scope, operand)
+        if linear is not None and norm is not None:
+            width = norm.argument(0, "hidden_size")
+            ours = size_of(scope, linear, 1)[0]
+            if width is None or scope.init.values[width] is not ours:
+                raise Refused("operands", "an operand is not as wide", where)
+    given = forward_of(scope).environments[block_of(scope)[0]].values()
+    memory = roots(one) | roots(two)
+    if norm is not None and any(roots(known) & memory for known in given):
+        found = loop_call(work, scope)
+        if found is None or readers(found[0], found[1].args[1]) != [found[1]]:
+            raise Refused("operand-read", "the caller may read an operand", where)
+
+
+def check_reads(
+    scope: Scope, rest: list[cst.CSTNode], value: Value, name: str, at: cst.CSTNode
+) -> None:
+    """After a fused norm its sum has one name, and its operands are not read.
+
+    Args:
+        scope: The class.
+        rest: Statements after the norm that stay.
+        value: The sum, or what stands for it.
+        name: The name that the fused norm binds to it.
+        at: The norm's statement.
+
+    Raises:
+        Refused: [residual-name], [operand-read].
+    """
+    flow = forward_of(scope)
+    old = flow.environments[at].get(name)
+    memory: frozenset[Value] = frozenset()
+    if value.op == "binary":
+        memory = roots(value.args[0]) | roots(value.args[1])
+    for node in reads(scope, rest):
+        known = flow.values[node]
+        if known is value:
+            if node.value != name:
+                raise Refused("residual-name", f"it is read as {node.value}", node)
+        elif node.value == name and known is old:
+            raise Refused("residual-name", f"{name} is still read", node)
+        elif roots(known) & memory:
+            raise Refused("operand-read", f"{node.value} is overwritten", node)
 
 
 def addition_of(scope: Scope, value: Value) -> Addition:
@@ -258,21 +221,6 @@ def norm_statement(scope: Scope, value: Value) -> tuple[cst.CSTNode, str]:
     raise Refused("norm-shape", "the norm's result is not assigned to a name", node)
 
 
-def argument_of(scope: Scope, statement: cst.CSTNode) -> str:
-    """The name that a norm's statement `name = self.norm(x)` passes.
-
-    Raises:
-        Refused: [norm-shape] when it passes anything but one name.
-    """
-    small = cst.ensure_type(statement, cst.SimpleStatementLine).body[0]
-    call = small.value if isinstance(small, cst.Assign | cst.AnnAssign) else None
-    if isinstance(call, cst.Call) and len(call.args) == 1:
-        passed = call.args[0].value
-        if isinstance(passed, cst.Name):
-            return passed.value
-    raise Refused("norm-shape", "the norm is not given one name", statement)
-
-
 def is_copy(scope: Scope, statement: cst.CSTNode, value: Value) -> bool:
     """Whether a statement is `name = other` of that value."""
     if assigned_name(statement) is None or not isinstance(
@@ -297,14 +245,3 @@ def name_read(scope: Scope, user: Value, value: Value) -> str:
             if isinstance(side, cst.Name) and forward_of(scope).values[side] is value:
                 return side.value
     raise Refused("residual-name", "the sum is not read under a name", node)
-
-
-def parameter_of(scope: Scope, value: Value) -> str:
-    """The parameter of a forward that has this value."""
-    first = forward_of(scope).environments[block_of(scope)[0]]
-    for name, known in first.items():
-        if known is value:
-            return name
-    raise Refused(
-        "extra-use", "the layer does not get the loop's value", scope.cls.node
-    )

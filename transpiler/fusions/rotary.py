@@ -22,6 +22,7 @@ from transpiler.fusions.fusion import (
     forward_of,
     the_node,
 )
+from transpiler.fusions.reads import readers
 from transpiler.lower.axes import HEADS, Axes
 from transpiler.refusal import Refused
 
@@ -39,6 +40,7 @@ class Rotary(Fusion):
         head-size: no attribute of the class holds the head size.
         rotary-config: the rotary module is made from more or other than the config that
             the class takes.
+        operand-read: query or key, which vLLM turns in place, are read again.
         name-taken: the class has an attribute `rotary_emb` already.
     """
 
@@ -72,6 +74,9 @@ class Rotary(Fusion):
             operands[0].op not in {"choice", "module", "binary", "param"}
         ):
             raise Refused("positions", f"self.{child.name} takes other positions", node)
+        for operand in value.args[:2]:
+            if readers(scope, operand) != [value]:
+                raise Refused("operand-read", "an operand is read again", node)
         axes = Axes(work, scope)
         self.check_axes(work, scope, value, axes, node)
         size = axes.of(value.args[0])[-1]

@@ -1,0 +1,186 @@
+"""Layer add norm: the last addition of a layer and the next norm become one kernel.
+
+The sum that a layer returns is read by the first norm of the next layer, which keeps it
+as its residual, or by the model's final norm. So the layer hands on both operands,
+and whoever comes next adds them: `y, s = norm(x, residual)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from transpiler.analyse.program import Child, Scope
+from transpiler.analyse.values import Value
+from transpiler.fusions.add_norm import (
+    addition_of,
+    block_of,
+    check_operands,
+    check_reads,
+    is_copy,
+    loop_call,
+    name_read,
+    norm_statement,
+)
+from transpiler.fusions.fusion import (
+    Fusion,
+    Work,
+    distinct_values,
+    forward_of,
+    users_of,
+)
+from transpiler.refusal import Refused
+
+RESIDUAL = "residual"
+
+
+class LayerAddNorm(Fusion):
+    """Fuse the last addition of a layer with the norm that comes next.
+
+    Refused when
+        add-shape: the sum is not a statement `name = a + b` of two names.
+        extra-use: the layer's input is read by more than its first norm and addition,
+            or its output by more than the next layer and the final norm.
+        norm-shape: a norm's call is not a statement `name = self.norm(input)`.
+        not-first: other statements stand before the layer's first norm.
+        not-last: other statements stand between the layer's sum and its return.
+        operands: as within a layer.
+        residual-name: the input is not read as `residual`, free to be bound there.
+    """
+
+    name = "layer add norm"
+
+    def find(self, work: Work, scope: Scope) -> Iterator[Value]:
+        """Sums that a looped layer returns."""
+        result = forward_of(scope).result
+        is_sum = result is not None and result.op == "binary" and result.name == "+"
+        if result is not None and is_sum and loop_call(work, scope) is not None:
+            yield result
+
+    def fuse(self, work: Work, scope: Scope, value: Value) -> str:
+        """Check both ends of the layer and the model around it, then fuse."""
+        found = loop_call(work, scope)
+        if found is None:
+            raise AssertionError("no loop")
+        model, call = found
+        carried = call.args[1]
+        if carried.op != "carried":
+            raise Refused(
+                "extra-use", "the loop changes the layer's input", model.cls.node
+            )
+        if users_of(scope, value):
+            raise Refused("extra-use", "the layer's sum is read again", scope.cls.node)
+        addition = addition_of(scope, value)
+        check_operands(work, scope, value, None, scope.cls.node)
+        users = users_of(scope, carried)
+        norms = [user for user in users if work.is_norm(scope, user)]
+        others = [user for user in users if user not in norms]
+        where = scope.cls.method("forward")
+        if len(norms) != 1 or len(others) != 1 or others[0].op != "binary":
+            raise Refused("extra-use", f"the input is read {len(users)} times", where)
+        final_at, final_name, final = self.final_norm(work, model, call)
+        handed = argument_of(model, final_at)
+        block = block_of(scope)
+        norm_at, norm_name = norm_statement(scope, norms[0])
+        before = block[: block.index(norm_at)]
+        if not all(is_copy(scope, s, carried) for s in before):
+            raise Refused("not-first", "statements before the first norm", where)
+        parameter = parameter_of(scope, carried)
+        name = RESIDUAL
+        read = name_read(scope, others[0], carried)
+        if read not in (name, parameter):
+            raise Refused("residual-name", f"the input is read as {read}", where)
+        if read == parameter:
+            raise Refused("residual-name", "the input has no second name", where)
+        first = work.is_norm(scope, norms[0])
+        start = block.index(norm_at) + 1
+        after = [s for s in block[start:] if is_copy(scope, s, carried)]
+        rest = [s for s in block[start:] if s not in after]
+        check_reads(scope, rest, carried, name, norm_at)
+        tail = block[block.index(addition.statement) + 1 :]
+        if not is_return(tail[-1]) or not all(
+            is_copy(scope, s, value) for s in tail[:-1]
+        ):
+            raise Refused("not-last", "statements after the layer's sum", where)
+        edits = work.edits_of(scope)
+        for copied in (*before, *after, *tail[:-1]):
+            edits.swap(copied, self.name, [])
+        norm = f"self.{first.name if first else ''}"
+        edits.swap(
+            norm_at,
+            self.name,
+            [
+                f"if {name} is None:\n"
+                f"    {name} = {parameter}\n"
+                f"    {norm_name} = {norm}({parameter})\n"
+                f"else:\n"
+                f"    {norm_name}, {name} = {norm}({parameter}, {name})\n"
+            ],
+        )
+        edits.swap(addition.statement, self.name, [])
+        returned = [
+            node
+            for node in forward_of(scope).nodes_of(value)
+            if isinstance(node, cst.Name)
+        ][-1]
+        edits.replace_text(
+            returned, self.name, f"{addition.branch}, {addition.residual}"
+        )
+        work.edits_of(model).swap(
+            final_at,
+            self.name,
+            [f"{final_name}, _ = self.{final.name}({handed}, {name})"],
+        )
+        work.with_residual[scope.name] = parameter
+        return f"+ and the next {first.name if first else ''} or {final.name}"
+
+    def final_norm(
+        self, work: Work, model: Scope, call: Value
+    ) -> tuple[cst.CSTNode, str, Child]:
+        """The norm after the loop, which must be the only reader of its result."""
+        looped = [v for v in distinct_values(model) if v.op == "looped"]
+        after = [v for v in looped if v.args[0] is call]
+        if len(after) != 1:
+            raise Refused(
+                "extra-use", "the layer's result is not carried", model.cls.node
+            )
+        users = users_of(model, after[0])
+        child = work.is_norm(model, users[0]) if len(users) == 1 else None
+        if child is None:
+            raise Refused("extra-use", "no one final norm reads it", model.cls.node)
+        statement, name = norm_statement(model, users[0])
+        return statement, name, child
+
+
+def is_return(statement: cst.CSTNode) -> bool:
+    """Whether a statement is `return …`."""
+    return isinstance(statement, cst.SimpleStatementLine) and isinstance(
+        statement.body[0], cst.Return
+    )
+
+
+def argument_of(scope: Scope, statement: cst.CSTNode) -> str:
+    """The name that a norm's statement `name = self.norm(x)` passes.
+
+    Raises:
+        Refused: [norm-shape] when it passes anything but one name.
+    """
+    small = cst.ensure_type(statement, cst.SimpleStatementLine).body[0]
+    call = small.value if isinstance(small, cst.Assign | cst.AnnAssign) else None
+    if isinstance(call, cst.Call) and len(call.args) == 1:
+        passed = call.args[0].value
+        if isinstance(passed, cst.Name):
+            return passed.value
+    raise Refused("norm-shape", "the norm is not given one name", statement)
+
+
+def parameter_of(scope: Scope, value: Value) -> str:
+    """The parameter of a forward that has this value."""
+    first = forward_of(scope).environments[block_of(scope)[0]]
+    for name, known in first.items():
+        if known is value:
+            return name
+    raise Refused(
+        "extra-use", "the layer does not get the loop's value", scope.cls.node
+    )

@@ -1,0 +1,73 @@
+"""Reads: who else sees the memory that a fused layer writes, or a name that it binds.
+
+vLLM's fused norms and rotary embeddings work in place: after the call their operands
+hold the results. So what they are given may not be read again, under any name or view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from transpiler.analyse.program import Scope
+from transpiler.analyse.values import Value
+from transpiler.fusions.fusion import distinct_values, forward_of, names_within
+
+# Operations whose result may be the same memory.
+VIEW_WORDS = """
+    chunk expand flatten movedim narrow permute select split squeeze t to transpose
+    type_as unbind unflatten unsqueeze view
+"""
+VIEWS = frozenset(VIEW_WORDS.split())
+MEASURES = frozenset({"device", "dtype", "shape"})
+
+
+def roots(value: Value) -> frozenset[Value]:
+    """The values whose memory a value may share, views looked through."""
+    if value.op == "choice":
+        return frozenset().union(*(roots(side) for side in value.args[1:]))
+    is_view = (
+        (value.op == "method" and value.name in VIEWS)
+        or (value.op == "attr" and value.name not in MEASURES)
+        or value.op in {"item", "subscript", "starred"}
+    )
+    return roots(value.args[0]) if is_view and value.args else frozenset({value})
+
+
+def readers(scope: Scope, value: Value) -> list[Value]:
+    """Operations of a forward that read a value's memory, views of it aside."""
+    memory = roots(value)
+    found: list[Value] = []
+    for user in distinct_values(scope):
+        operands = [*user.args, *(operand for _, operand in user.keywords)]
+        measured = user.op == "attr" and user.name in MEASURES
+        if roots(user) & memory or measured:
+            continue
+        if any(roots(operand) & memory for operand in operands):
+            found.append(user)
+    return found
+
+
+def reads(scope: Scope, statements: Sequence[cst.CSTNode]) -> Iterator[cst.Name]:
+    """Names that statements read."""
+    flow = forward_of(scope)
+    for statement in statements:
+        for node in names_within(statement):
+            if node in flow.values:
+                yield node
+
+
+def is_plain(value: Value) -> bool:
+    """Whether a value is a tensor in the precision of the activations."""
+    if value.op in {"carried", "looped", "module", "param"}:
+        return True
+    if value.op == "item":
+        return is_plain(value.args[0])
+    if value.op == "choice":
+        return all(is_plain(side) for side in value.args[1:])
+    if value.op == "binary" and value.name in {"+", "-", "*", "/"}:
+        scalars = {"attr", "const", "getattr"}
+        tensors = [arg for arg in value.args if arg.op not in scalars]
+        return bool(tensors) and all(is_plain(arg) for arg in tensors)
+    return False
