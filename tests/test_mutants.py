@@ -27,6 +27,7 @@ class Mutant:
     old: str
     new: str
     code: str = ""
+    more: tuple[tuple[str, str], ...] = ()
 
 
 MUTANTS = (
@@ -898,7 +899,242 @@ PASSED = (
     ),
 )
 MUTANTS += tuple(Mutant("llama", *row) for row in (*STATED, *EFFECTS, *PASSED))
+
+FIRST = """\
+        residual = hidden_states
+        hidden_states = self.input_layernorm(hidden_states)
+"""
+SUM = "        hidden_states = residual + hidden_states\n\n        # Fully"
+SECOND = """\
+        residual = hidden_states
+        hidden_states = self.post_attention_layernorm(hidden_states)
+        hidden_states = self.mlp(hidden_states)
+"""
+LAST = """\
+        hidden_states = residual + hidden_states
+        return hidden_states
+"""
+QUERY = "query_states = self.q_proj(hidden_states).view(hidden_shape).transpose(1, 2)\n"
+KEY = QUERY.replace("query", "key").replace("q_proj", "k_proj")
+VALUE = QUERY.replace("query", "value").replace("q_proj", "v_proj")
+TURNED = "        query_states, key_states = apply_rotary_pos_emb("
+JOINED = "        attn_output = attn_output.reshape("
+HEAD_NORM = "        self.n = LlamaRMSNorm(self.head_dim)\n"
+K_MADE = """\
+        self.k_proj = nn.Linear(
+            config.hidden_size, config.num_key_value_heads * self.head_dim"""
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """Edits that are carried over: what the output must, and must not, contain."""
+
+    name: str
+    edits: tuple[tuple[str, str], ...]
+    has: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+
+SUMMED = (SUM, SUM.replace("hidden_states =", "summed ="))
+FUSED_SECOND = "residual = self.post_attention_layernorm("
+HANDED = "return hidden_states, residual"
+SPLIT = "self.qkv_proj(hidden_states).split("
+EMITTED = (
+    Emitted(
+        "the-old-residual-is-read-after-the-sum",
+        (
+            SUMMED,
+            (
+                SECOND,
+                "        hidden_states = self.post_attention_layernorm(summed)\n"
+                "        hidden_states = self.mlp(hidden_states) * residual\n"
+                "        residual = summed\n",
+            ),
+        ),
+        lacks=(FUSED_SECOND,),
+    ),
+    Emitted(
+        "the-branch-is-read-after-the-sum",
+        (
+            SUMMED,
+            (
+                SECOND,
+                "        residual = summed\n"
+                "        normed = self.post_attention_layernorm(summed)\n"
+                "        hidden_states = self.mlp(normed) * hidden_states\n",
+            ),
+        ),
+        lacks=(FUSED_SECOND,),
+    ),
+    Emitted(
+        "an-operand-is-rebound-before-the-return",
+        (
+            (
+                LAST,
+                "        out = residual + hidden_states\n"
+                "        hidden_states = hidden_states * 2\n        return out\n",
+            ),
+        ),
+        has=("out = residual + hidden_states",),
+        lacks=(HANDED,),
+    ),
+    Emitted(
+        "a-copy-before-the-return",
+        ((LAST, LAST.replace("return", "residual = hidden_states\n        return")),),
+        has=(HANDED,),
+        lacks=("residual = hidden_states\n        return",),
+    ),
+    Emitted(
+        "the-residual-is-named-after-the-norm",
+        (
+            (
+                FIRST,
+                "        normed = self.input_layernorm(hidden_states)\n"
+                "        residual = hidden_states\n",
+            ),
+            (ATTENTION_CALL, ATTENTION_CALL.replace("=hidden_states", "=normed")),
+        ),
+        has=("normed, residual = self.input_layernorm(hidden_states, residual)",),
+        lacks=("\n        residual = hidden_states",),
+    ),
+    Emitted(
+        "the-operands-share-memory",
+        ((SUM, SUM.replace("+ hidden_states", "+ residual")),),
+        lacks=(FUSED_SECOND,),
+    ),
+    Emitted(
+        "an-operand-has-another-precision",
+        ((SUM, f"        residual = residual.float()\n{SUM}"),),
+        lacks=(FUSED_SECOND,),
+    ),
+    Emitted(
+        "the-caller-reads-an-operand",
+        (
+            (
+                LAYER_CALL,
+                LAYER_CALL.replace("hidden_states = d", "out = d")
+                + "            hidden_states = hidden_states + out\n",
+            ),
+        ),
+        lacks=(FUSED_SECOND,),
+    ),
+    Emitted(
+        "the-layer-has-a-keyword",
+        (
+            (
+                LAYER_CALL,
+                LAYER_CALL.replace(" hidden_states,", " hidden_states=hidden_states,"),
+            ),
+        ),
+        has=(HANDED, FUSED_SECOND),
+    ),
+    Emitted(
+        "a-name-of-the-split-is-used-before",
+        ((KEY, f"value_states = hidden_states * 2\n        {KEY}"),),
+        lacks=(SPLIT,),
+    ),
+    Emitted(
+        "a-size-is-named-between-the-projections",
+        (
+            (
+                K_MADE,
+                "        self.kv = config.num_key_value_heads\n"
+                + K_MADE.replace("config.num_key_value_heads", "self.kv"),
+            ),
+        ),
+        lacks=(SPLIT,),
+    ),
+    Emitted(
+        "dropout-when-not-training",
+        (
+            (
+                DOWN,
+                "        return nn.functional.dropout("
+                "down_proj, p=0.1, training=self.training)\n",
+            ),
+        ),
+        lacks=("dropout",),
+    ),
+)
+# Query, key and value reach the interface as heads before tokens, and leave joined.
+AXES = (
+    (
+        "heads-after-tokens",
+        f"        {QUERY}        {KEY}        {VALUE}",
+        f"        {QUERY}        {KEY}        {VALUE}".replace(".transpose(1, 2)", ""),
+        "layout",
+    ),
+    ("value-not-turned", VALUE, VALUE.replace(".transpose(1, 2)", ""), "layout"),
+    (
+        "output-turned",
+        JOINED,
+        JOINED.replace("reshape", "transpose(1, 2).reshape"),
+        "layout",
+    ),
+    (
+        "key-kept-unturned",
+        "query_states, key_states = apply",
+        "query_states, _ = apply",
+        "operation",
+    ),
+    (
+        "norm-on-folded-output",
+        JOINED,
+        f"        attn_output = self.n(attn_output)\n{JOINED}",
+        "layout",
+    ),
+    (
+        "norm-on-folded-value",
+        VALUE,
+        f"{VALUE}        value_states = self.n(value_states)\n",
+        "layout",
+    ),
+    (
+        "head-precision",
+        "config.vocab_size, bias=False)",
+        "config.vocab_size, bias=False, dtype=torch.float64)",
+        "linear-arguments",
+    ),
+    (
+        "more-embeddings",
+        "nn.Embedding(config.vocab_size, ",
+        "nn.Embedding(config.vocab_size + 1, ",
+        "tied-weights",
+    ),
+    ("two-names", MADE, MADE.replace("mlp =", "mlp = self.mlp2 ="), "constructor"),
+)
+MUTANTS += tuple(
+    Mutant(
+        "llama",
+        name,
+        old,
+        new,
+        code,
+        ((CAUSAL, CAUSAL + HEAD_NORM),) if "norm" in name else (),
+    )
+    for name, old, new, code in AXES
+)
 MUTANTS += tuple(Mutant("qwen3", *row) for row in PLACES)
+MUTANTS += (
+    Mutant(
+        "llama",
+        "size-changes-between",
+        CAUSAL,
+        f"{CAUSAL}        self.n = config.num_attention_heads\n",
+        "moved",
+        (
+            (
+                "config.num_attention_heads * self.head_dim, bias",
+                "self.n * self.head_dim, bias",
+            ),
+            (
+                K_MADE,
+                "        self.n = config.num_key_value_heads\n"
+                + K_MADE.replace("config.num_key_value_heads", "self.n"),
+            ),
+        ),
+    ),
+)
 
 
 @cache
@@ -916,12 +1152,28 @@ def body_of(text: str) -> str:
     return text.partition('"""Inference-only')[2]
 
 
+def with_edits(source: Source, edits: tuple[tuple[str, str], ...]) -> Source:
+    """A source with texts replaced, each of which must be there."""
+    text = source.text
+    for old, new in edits:
+        assert old in text, old
+        text = text.replace(old, new)
+    return replace(source, text=text, tree=cst.parse_module(text))
+
+
+@pytest.mark.parametrize("case", EMITTED, ids=lambda case: case.name)
+def test_a_fusion_keeps_the_value_or_is_left_out(case: Emitted) -> None:
+    text = transpile_source(with_edits(upstream("llama"), case.edits)).text
+    for part in case.has:
+        assert part in text
+    for part in case.lacks:
+        assert part not in text
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.model}-{m.name}")
 def test_a_changed_meaning_is_refused_or_carried_over(mutant: Mutant) -> None:
     source = upstream(mutant.model)
-    text = source.text.replace(mutant.old, mutant.new)
-    assert text != source.text
-    edited = replace(source, text=text, tree=cst.parse_module(text))
+    edited = with_edits(source, ((mutant.old, mutant.new), *mutant.more))
     if mutant.code:
         with pytest.raises(Refused) as refused:
             transpile_source(edited)

@@ -33,6 +33,8 @@ class Flow:
         writes: Calls and statements that write a value in place.
         effects: Calls that may do more than compute their value.
         bound: Assignments within expressions (`:=`).
+        environments: Local names before each statement, and after the function.
+        held: Attributes that were assigned before each statement, and at the end.
         result: What the function returns.
     """
 
@@ -45,6 +47,7 @@ class Flow:
     assigned: dict[str, tuple[Value, cst.CSTNode]] = field(default_factory=dict)
     writes: list[tuple[Value, cst.CSTNode]] = field(default_factory=list)
     environments: dict[cst.CSTNode, dict[str, Value]] = field(default_factory=dict)
+    held: dict[cst.CSTNode, dict[str, Value]] = field(default_factory=dict)
     effects: list[cst.Call] = field(default_factory=list)
     bound: list[cst.NamedExpr] = field(default_factory=list)
     result: Value | None = None
@@ -79,7 +82,15 @@ class Evaluator(Expressions):
         self.depth = 0
         body = function.body.body
         self.flow.result = self.block(list(body)) or self.graph.const(None)
+        self.mark(function)
         return self.flow
+
+    def mark(self, place: cst.CSTNode) -> None:
+        """Record what names and attributes are at a place."""
+        self.flow.environments[place] = dict(self.names)
+        self.flow.held[place] = {
+            n: value for n, (value, _) in self.flow.assigned.items()
+        }
 
     def block(self, statements: Block) -> Value | None:
         """Walk statements; the returned value when the block surely returns."""
@@ -92,7 +103,7 @@ class Evaluator(Expressions):
     def walk(self, statements: Block) -> Value | None:
         """Walk the statements of a block one after the other."""
         for index, statement in enumerate(statements):
-            self.flow.environments[statement] = dict(self.names)
+            self.mark(statement)
             if isinstance(statement, cst.If):
                 returned = self.branch(statement, statements[index + 1 :])
                 if returned is not None:
@@ -113,8 +124,6 @@ class Evaluator(Expressions):
             case cst.Return():
                 return self.value(node.value) if node.value else self.graph.const(None)
             case cst.Raise():
-                if node.exc is not None:
-                    self.value(node.exc)
                 return self.graph.make("raise")
             case cst.Assign():
                 value = self.value(node.value)

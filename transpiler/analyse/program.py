@@ -173,6 +173,8 @@ class Analyser:
                 small.value, cst.Call
             ):
                 continue
+            if len(small.targets) > 1 and self.constructed(scope, small.value):
+                raise Refused("constructor", "a module with two names", small)
             for target in small.targets:
                 where = target.target
                 if not isinstance(where, cst.Attribute):

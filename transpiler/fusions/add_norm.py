@@ -111,6 +111,15 @@ def loop_call(work: Work, scope: Scope) -> tuple[Scope, Value] | None:
     return None
 
 
+def layer_input(scope: Scope, call: Value) -> Value:
+    """What a layer is called with as its first operand."""
+    name = scope.cls.method("forward").params.params[1].name.value
+    given = call.args[1] if len(call.args) > 1 else call.keyword(name)
+    if given is None:
+        raise Refused("extra-use", "the layer has no first operand", scope.cls.node)
+    return given
+
+
 def block_of(scope: Scope) -> list[cst.CSTNode]:
     """The statements of a forward."""
     return list(scope.cls.method("forward").body.body)
@@ -146,7 +155,9 @@ def check_operands(
     memory = roots(one) | roots(two)
     if norm is not None and any(roots(known) & memory for known in given):
         found = loop_call(work, scope)
-        if found is None or readers(found[0], found[1].args[1]) != [found[1]]:
+        if found is None or readers(found[0], layer_input(scope, found[1])) != [
+            found[1]
+        ]:
             raise Refused("operand-read", "the caller may read an operand", where)
 
 

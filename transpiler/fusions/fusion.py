@@ -213,15 +213,27 @@ def the_node(scope: Scope, value: Value, what: str) -> cst.CSTNode:
     Raises:
         Refused: [extra-use] when it is computed at more than one place, or at none.
     """
+    flow = forward_of(scope)
     nodes = [
         node
-        for node in forward_of(scope).nodes_of(value)
+        for node in flow.nodes_of(value)
         if not isinstance(node, cst.Name | cst.NamedExpr)
+        and not is_identity(flow, node, value)
     ]
     if len(nodes) != 1:
         where = nodes[-1] if nodes else scope.cls.method("forward")
         raise Refused("extra-use", f"{what} is computed {len(nodes)} times", where)
     return nodes[0]
+
+
+def is_identity(flow: Flow, node: cst.CSTNode, value: Value) -> bool:
+    """Whether a node is a call that returns its receiver or first operand."""
+    if not isinstance(node, cst.Call):
+        return False
+    parts = [arg.value for arg in node.args[:1]]
+    if isinstance(node.func, cst.Attribute):
+        parts.append(node.func.value)
+    return any(flow.values.get(part) is value for part in parts)
 
 
 def single_call(scope: Scope, child: Child, value: Value) -> cst.Call:

@@ -30,6 +30,7 @@ from transpiler.fusions.fusion import (
     users_of,
 )
 from transpiler.fusions.linears import divisible, layer
+from transpiler.fusions.moved import check_arguments
 from transpiler.refusal import Refused
 
 
@@ -45,6 +46,7 @@ class GLU(Fusion):
         linear-arguments: a projection is made with more than sizes and bias.
         call-shape: a projection is called with more than one input.
         activation: the activation is not `ACT2FN[config.…]` held by one attribute.
+        moved: a size means another value where the first of the two is made.
         name-taken: the class has an attribute `gate_up_proj` already.
     """
 
@@ -98,14 +100,15 @@ class GLU(Fusion):
         act, act_statement, key = activation_of(scope, activated)
         if "gate_up_proj" in scope.children or "gate_up_proj" in scope.init.assigned:
             raise Refused("name-taken", "self.gate_up_proj exists", scope.cls.node)
+        first, second = sorted(
+            (gate, up), key=lambda c: list(scope.children).index(c.name)
+        )
+        check_arguments(gate, scope, first.statement)
         edits = work.edits_of(scope)
         size, size_text = size_of(scope, gate, 1)
         passed = gate_call.args[0].value
         text = f"self.{act}(self.gate_up_proj({code(passed)}))"
         edits.replace_text(product, self.name, text, [passed])
-        first, second = sorted(
-            (gate, up), key=lambda c: list(scope.children).index(c.name)
-        )
         edits.swap(
             first.statement,
             self.name,

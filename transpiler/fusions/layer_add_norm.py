@@ -19,6 +19,7 @@ from transpiler.fusions.add_norm import (
     check_operands,
     check_reads,
     is_copy,
+    layer_input,
     loop_call,
     name_read,
     norm_statement,
@@ -26,8 +27,10 @@ from transpiler.fusions.add_norm import (
 from transpiler.fusions.fusion import (
     Fusion,
     Work,
+    assigned_name,
     distinct_values,
     forward_of,
+    the_node,
     users_of,
 )
 from transpiler.refusal import Refused
@@ -43,6 +46,7 @@ class LayerAddNorm(Fusion):
         extra-use: the layer's input is read by more than its first norm and addition,
             or its output by more than the next layer and the final norm.
         norm-shape: a norm's call is not a statement `name = self.norm(input)`.
+        loop-shape: the loop does more than call the layer.
         not-first: other statements stand before the layer's first norm.
         not-last: other statements stand between the layer's sum and its return.
         operands: as within a layer.
@@ -64,7 +68,8 @@ class LayerAddNorm(Fusion):
         if found is None:
             raise AssertionError("no loop")
         model, call = found
-        carried = call.args[1]
+        carried = layer_input(scope, call)
+        self.check_loop(model, call)
         if carried.op != "carried":
             raise Refused(
                 "extra-use", "the loop changes the layer's input", model.cls.node
@@ -87,6 +92,8 @@ class LayerAddNorm(Fusion):
         if not all(is_copy(scope, s, carried) for s in before):
             raise Refused("not-first", "statements before the first norm", where)
         parameter = parameter_of(scope, carried)
+        if RESIDUAL in forward_of(scope).environments[block[0]]:
+            raise Refused("residual-name", "the layer has a parameter of it", where)
         name = RESIDUAL
         read = name_read(scope, others[0], carried)
         if read not in (name, parameter):
@@ -134,6 +141,21 @@ class LayerAddNorm(Fusion):
         )
         work.with_residual[scope.name] = parameter
         return f"+ and the next {first.name if first else ''} or {final.name}"
+
+    def check_loop(self, model: Scope, call: Value) -> None:
+        """The loop does nothing but call the layer: `x = layer(…)`."""
+        node = the_node(model, call, "the layer")
+        for loop in model.loops:
+            body = cst.ensure_type(loop, cst.For).body.body
+            owner = body[0]
+            if (
+                len(body) == 1
+                and assigned_name(owner) is not None
+                and isinstance(owner, cst.SimpleStatementLine)
+                and getattr(owner.body[0], "value", None) is node
+            ):
+                return
+        raise Refused("loop-shape", "the loop does more than call the layer", node)
 
     def final_norm(
         self, work: Work, model: Scope, call: Value

@@ -23,12 +23,14 @@ from transpiler.fusions.fusion import (
     bias_of,
     check_still,
     distinct_values,
+    forward_of,
     linear_of,
     single_call,
     size_of,
     statements_of,
 )
 from transpiler.fusions.linears import divisible, layer
+from transpiler.fusions.moved import check_arguments
 from transpiler.lower.axes import Axes
 from transpiler.refusal import Refused
 
@@ -50,7 +52,9 @@ class QKV(Fusion):
         input-rebound: the input's name means another value at the first statement.
         linear-arguments: a projection is made with more than sizes and bias.
         call-shape: a projection is called with more than one input.
-        name-taken: the class has an attribute `qkv_proj` already.
+        moved: a size means another value where the first of the three is made.
+        name-taken: the class has an attribute `qkv_proj` already, or a name that the
+            split binds is bound before.
     """
 
     name = "qkv"
@@ -88,7 +92,10 @@ class QKV(Fusion):
         edits = work.edits_of(scope)
         first = min(range(3), key=lambda i: block.index(statements[i]))
         check_still(scope, found[first].call.args[0].value, statements[first])
-        self.check_names(scope, block, statements, names, first)
+        self.check_names(scope, statements, names, first)
+        place = self.ordered(scope, found)[0].child.statement
+        for projection in found:
+            check_arguments(projection.child, scope, place)
         edits.insert(
             statements[first],
             [
@@ -109,29 +116,27 @@ class QKV(Fusion):
     def check_names(
         self,
         scope: Scope,
-        block: list[cst.CSTNode],
         statements: list[cst.CSTNode],
         names: list[str | None],
         first: int,
     ) -> None:
-        """The split may not overwrite a name that something still reads."""
-        flow = scope.forward
-        if flow is None:
-            raise AssertionError
-        before = flow.environments[statements[first]]
-        for name in names:
-            if name in before:
-                raise Refused(
-                    "name-taken",
-                    f"{name} is bound before the projections",
-                    statements[first],
-                )
+        """The names of the split are free until the projections' own statements."""
+        flow = forward_of(scope)
+        for name, statement in zip(names, statements, strict=True):
+            for place in (statements[first], statement):
+                if name in flow.environments[place]:
+                    raise Refused("name-taken", f"{name} is bound before", statement)
+
+    def ordered(self, scope: Scope, found: list[Projection]) -> list[Projection]:
+        """The projections in the order in which the constructor makes them."""
+        children = list(scope.children)
+        return sorted(found, key=lambda p: children.index(p.child.name))
 
     def construct(self, work: Work, scope: Scope, found: list[Projection]) -> None:
         """Replace the three constructors by one, where the first of them stood."""
         query, key, _ = found
         edits = work.edits_of(scope)
-        order = sorted(found, key=lambda p: list(scope.children).index(p.child.name))
+        order = self.ordered(scope, found)
         arguments = [
             size_of(scope, query.child, 0)[1],
             query.size_text,

@@ -20,7 +20,9 @@ from transpiler.fusions.fusion import (
     statements_of,
     the_node,
 )
+from transpiler.fusions.moved import check_moved
 from transpiler.fusions.qkv import is_interface_call
+from transpiler.lower.axes import BATCH, HEADS, SEQUENCE, Axes
 from transpiler.lower.classes import called_child
 from transpiler.lower.window import (
     check_keyword,
@@ -65,6 +67,10 @@ def lower_attention(work: Work, scope: Scope) -> None:
         raise Refused("dropout", "dropout is not zero when serving", node)
     check_causal(scope, keywords.pop("is_causal", None), node)
     check_called_once(work, scope)
+    axes = Axes(work, scope)
+    for operand in value.args[2:5]:
+        if axes.of(operand)[:3] != (BATCH, HEADS, SEQUENCE):
+            raise Refused("layout", "an operand is not [batch, heads, …]", node)
     window = window_of(work, value.args[5], node)
     check_place(work, scope, window, node)
     said = keywords.pop("sliding_window", None)
@@ -181,6 +187,9 @@ def construct(work: Work, scope: Scope, scale: str, window: Value) -> None:
     if "attn" in scope.children or "attn" in scope.init.assigned:
         raise Refused("name-taken", "self.attn exists", scope.cls.node)
     query, key, _ = heads_of(work, scope)
+    for projection in (query, key):
+        out = projection.child.argument(1, "out_features")
+        check_moved(scope, out, scope.cls.method("__init__"))
     fused = any(s.owner == scope.name and s.target == "qkv_proj" for s in work.shards)
     if fused:
         heads, kv_heads = "self.qkv_proj.num_heads", "self.qkv_proj.num_kv_heads"

@@ -53,25 +53,35 @@ class Axes:
         match value.op:
             case "module":
                 return self.of_module(value)
-            case "carried" | "looped" | "param" | "choice":
+            case "param":
                 return (BATCH, SEQUENCE, WIDTH)
+            case "carried" | "looped":
+                return self.of(value.args[0])
+            case "choice":
+                return self.alike(value, list(value.args[1:]))
             case "method":
                 return self.of_method(value)
             case "item":
                 return self.of_item(value)
             case "binary" if value.name in {"+", "-", "*", "/"}:
-                shapes = [self.of(a) for a in value.args if self.is_tensor(a)]
-                if not shapes:
-                    raise self.refuse("no tensor operand", value)
-                return max(shapes, key=len)
+                return self.alike(value, [a for a in value.args if self.is_tensor(a)])
             case "call" if value.args and self.is_tensor(value.args[-1]):
                 return self.of(value.args[-1])
         raise self.refuse(f"the axes of {value.op} {value.name} are not known", value)
+
+    def alike(self, value: Value, operands: list[Value]) -> Shape:
+        """Axes of an operation on tensors of the same axes; widths may differ."""
+        shapes = [self.of(operand) for operand in operands]
+        if not shapes or len({shape[:-1] for shape in shapes}) != 1:
+            raise self.refuse("operands of different axes", value)
+        return shapes[0]
 
     def is_tensor(self, value: Value) -> bool:
         """Whether a value is a tensor rather than a number, size or config value."""
         if value.op in {"module", "carried", "looped", "param", "method", "item"}:
             return True
+        if value.op == "choice":
+            return any(self.is_tensor(side) for side in value.args[1:])
         if value.op in {"binary", "call"}:
             return any(self.is_tensor(arg) for arg in value.args)
         return False
@@ -85,12 +95,12 @@ class Axes:
         )
         if operand is None:
             raise self.refuse("a module call without operand", value)
-        if operand.op in {"tokens?"}:
-            return (BATCH, SEQUENCE, WIDTH)
-        before = self.of(operand)
         owner = value.args[0].args[0].name if value.args[0].op == "child" else ""
         scope = self.work.program.scopes.get(owner)
         child = scope.children.get(value.args[0].name) if scope else None
+        if child is not None and child.kind == "torch.nn.Embedding":
+            return (BATCH, SEQUENCE, WIDTH)
+        before = self.of(operand)
         if child is not None and child.kind in self.work.norms:
             return before
         return (*before[:-1], WIDTH)
@@ -121,9 +131,10 @@ class Axes:
         if len(shape) < 2 or not self.is_leading(shape[0]):
             raise self.refuse("a view that does not start with *x.shape[:-1]", value)
         rest = shape[1:]
-        if len(rest) == 2 and is_const(rest[0], -1) and len(before) == 3:
+        flat = before[:2] == (BATCH, SEQUENCE)
+        if len(rest) == 2 and is_const(rest[0], -1) and len(before) == 3 and flat:
             return (*before[:-1], HEADS, rest[1])
-        if len(rest) == 1 and is_const(rest[0], -1) and len(before) == 4:
+        if len(rest) == 1 and is_const(rest[0], -1) and len(before) == 4 and flat:
             return (*before[:2], WIDTH)
         raise self.refuse("a view of another shape", value)
 

@@ -14,7 +14,14 @@ import libcst as cst
 from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import Value, is_const
 from transpiler.edits import Fate, code, statement
-from transpiler.fusions.fusion import LINEAR, Work, bias_of, forward_of, size_of
+from transpiler.fusions.fusion import (
+    LINEAR,
+    Work,
+    bias_of,
+    check_linear,
+    forward_of,
+    size_of,
+)
 from transpiler.lower.classes import Lowered, class_fates
 from transpiler.lower.model import EMBEDDING
 from transpiler.lower.operations import check_kept
@@ -22,6 +29,7 @@ from transpiler.refusal import Refused
 from transpiler.rewrite import statements_within
 
 RULE = "head and shell"
+EMBEDDING_ARGUMENTS = ("num_embeddings", "embedding_dim")
 INPUTS = {"tokens?": "input_ids", "positions": "position_ids", "param": "inputs_embeds"}
 
 
@@ -70,8 +78,10 @@ def check_head(work: Work, scope: Scope) -> tuple[Child, Child]:
         raise Refused("head", "the head is not a linear", where)
     if not is_const(bias_of(scope, head)[0], False):
         raise Refused("head", "the head may have a bias", head.call)
+    check_linear(head)
     hidden = all_tokens(logits.args[1])
-    if hidden.op != "attr" or hidden.name != "last_hidden_state":
+    first = hidden.op == "subscript" and is_const(hidden.args[1], 0)
+    if not first and (hidden.op != "attr" or hidden.name != "last_hidden_state"):
         raise Refused("head", "the head does not read the model's result", where)
     call = hidden.args[0]
     model = scope.children.get(call.args[0].name) if call.op == "module" else None
@@ -119,6 +129,13 @@ def check_class_facts(work: Work, scope: Scope, head: Child, model: Child) -> No
     """
     owner = work.scope(model.kind)
     embedding = work.program.only_child(owner, EMBEDDING)
+    sizes = [size_of(scope, head, i)[0] for i in (1, 0)]
+    ours = [embedding.argument(*at) for at in enumerate(EMBEDDING_ARGUMENTS)]
+    if any(
+        node is None or owner.init.values[node] is not size
+        for node, size in zip(ours, sizes, strict=True)
+    ):
+        raise Refused("tied-weights", "head and embedding differ in size", head.call)
     tied = {f"{head.name}.weight": f"{model.name}.{embedding.name}.weight"}
     for other in work.program.scopes.values():
         facts = class_facts(work, other.name)

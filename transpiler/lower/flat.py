@@ -13,7 +13,13 @@ import libcst as cst
 from transpiler.analyse.program import Scope
 from transpiler.analyse.values import Value
 from transpiler.edits import Change, parenthesised
-from transpiler.fusions.fusion import Work, forward_of, users_of
+from transpiler.fusions.fusion import (
+    Work,
+    distinct_values,
+    forward_of,
+    is_identity,
+    users_of,
+)
 from transpiler.fusions.qkv import is_interface_call
 from transpiler.lower.axes import HEADS, Axes
 from transpiler.refusal import Refused
@@ -29,12 +35,16 @@ def lower_layout(work: Work, scope: Scope) -> None:
     """
     flow = forward_of(scope)
     axes = Axes(work, scope)
+    check_folded(scope, axes)
     edits = work.edits_of(scope)
     for node in flow.calls:
         if node in edits.expressions or not isinstance(node.func, cst.Attribute):
             continue
         value = flow.values.get(node)
         if value is None:
+            continue
+        if node.args and is_identity(flow, node, value) and is_dropout(node):
+            edits.replace(node, "no training", first_argument, [node.args[0].value])
             continue
         if node.func.attr.value == "contiguous":
             edits.replace(node, RULE, receiver, [node.func.value])
@@ -53,6 +63,8 @@ def change_of(scope: Scope, axes: Axes, value: Value) -> Change | None:
         if is_attended(value.args[0]):
             return receiver
         raise axes.refuse("heads are joined before attention", value)
+    if is_attended(value.args[0]):
+        raise axes.refuse("the attention's output is transposed", value)
     if len(before) == 4 and before[2] is HEADS and after[1] is HEADS:
         split = value.args[0]
         folded = split.op == "method" and split.name == "view"
@@ -72,6 +84,51 @@ def only_folded(scope: Scope, axes: Axes, view: Value) -> bool:
 def is_attended(value: Value) -> bool:
     """Whether a value is the attention's output, which vLLM returns folded."""
     return value.op == "item" and value.name == "0" and is_interface_call(value.args[0])
+
+
+def check_folded(scope: Scope, axes: Axes) -> None:
+    """No module is called on heads that the flat layout has folded into one axis.
+
+    Raises:
+        Refused: [layout].
+    """
+    values = distinct_values(scope)
+    if not any(v.op == "method" and v.name in {"view", "transpose"} for v in values):
+        return
+    for value in values:
+        if value.op != "module" or value.args[0].op != "child" or len(value.args) < 2:
+            continue
+        if axes.is_tensor(value.args[1]) and is_folded(scope, axes, value.args[1]):
+            raise axes.refuse("a module on heads that are folded", value)
+
+
+def is_folded(scope: Scope, axes: Axes, value: Value) -> bool:
+    """Whether a tensor has heads upstream and none in the flat layout."""
+    if HEADS not in axes.of(value):
+        return False
+    if value.op == "method" and value.name == "view":
+        return only_folded(scope, axes, value)
+    if value.op == "method" and value.name != "transpose":
+        return is_folded(scope, axes, value.args[0])
+    if value.op == "item" and value.args[0].name in axes.work.applies:
+        return is_folded(scope, axes, value.args[0].args[int(value.name)])
+    if value.op in {"binary", "call", "choice", "module"}:
+        parts = [part for part in value.args if axes.is_tensor(part)]
+        folded = {is_folded(scope, axes, part) for part in parts}
+        if len(folded) > 1:
+            raise axes.refuse("heads that are folded meet others", value)
+        return True in folded
+    return True
+
+
+def is_dropout(node: cst.Call) -> bool:
+    """Whether a call that returns its operand is torch's functional dropout."""
+    return isinstance(node.func, cst.Attribute) and node.func.attr.value == "dropout"
+
+
+def first_argument(node: cst.BaseExpression) -> cst.BaseExpression:
+    """`f(x, …)` as `x`."""
+    return cst.ensure_type(node, cst.Call).args[0].value
 
 
 def receiver(node: cst.BaseExpression) -> cst.BaseExpression:

@@ -18,6 +18,7 @@ from transpiler.fusions.fusion import (
     forward_of,
     users_of,
 )
+from transpiler.fusions.moved import check_moved
 from transpiler.lower.classes import (
     Lowered,
     attributes_read,
@@ -195,6 +196,9 @@ def construct_layers(
     """Constructors of the embedding, the layer list and what the last rank has."""
     edits = work.edits_of(scope)
     vocabulary, width = embedding_sizes(embedding)
+    check_moved(
+        scope, embedding.argument(1, "embedding_dim"), scope.cls.method("__init__")
+    )
     edits.swap(
         embedding.statement,
         "embedding",

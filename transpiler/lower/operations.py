@@ -186,7 +186,7 @@ def check_names(scope: Scope) -> None:
 def kept_nodes(work: Work, scope: Scope, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Nodes of a statement, less those that an edit or a decided test takes out."""
     edits = work.edits_of(scope)
-    if node in edits.statements or isinstance(node, cst.Annotation):
+    if node in edits.statements or isinstance(node, cst.Annotation | cst.Raise):
         return
     if node in edits.expressions:
         for kept in edits.keeps.get(node, ()):
