@@ -258,6 +258,14 @@ def test_the_language_part_of_glm_asr_is_equal_to_transformers(site, said, model
     assert got["answer"] == said[model]
 
 
+def test_positions_by_axis_are_refused(site, said):
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]}
+    engine = {"model": "llama", "hf_overrides": {"rope_parameters": rope}}
+    run = site.engine({"engine": engine})
+    assert run.returncode != 0
+    assert "rope_parameters: mrope_section" in run.stdout + run.stderr
+
+
 @pytest.mark.skipif(
     "MistralForCausalLM" not in generated.ARCHITECTURES,
     reason="generated/registry.py has no Mistral yet",
