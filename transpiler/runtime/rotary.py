@@ -65,7 +65,7 @@ def rope_arguments(config: Any, vllm_config: VllmConfig) -> dict[str, Any]:
             f"rope_parameters: partial_rotary_factor with rope_type={kind!r} is "
             "rejected upstream"
         )
-    for key in SECTIONS & given.keys():
+    for key in sorted(SECTIONS & given.keys()):
         raise ValueError(
             f"rope_parameters: {key} gives each token several positions, the model "
             "takes one; VLLM_TRANSPILED=0 gives vLLM's own classes"
