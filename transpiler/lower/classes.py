@@ -1,6 +1,11 @@
 """Classes: constructor, forward and signature of one class put together.
 
 Classes are lowered callees first, so that a caller knows which parameters are left.
+
+Refused when
+    child: a module is of a kind that has no lowering.
+    norm-arguments: a norm is made without its width or epsilon.
+    results: a result that is gone is unpacked in another way than `x, _ = …`.
 """
 
 from __future__ import annotations
