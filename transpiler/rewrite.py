@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from transpiler.analyse.evaluate import Flow, assigned_names
+from transpiler.analyse.evaluate import Flow
+from transpiler.analyse.names import assigned_names
 from transpiler.edits import Edits, Fate, Statement
 from transpiler.refusal import Refused
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from transpiler.analyse.expressions import Expressions
+from transpiler.analyse.names import assigned_names
 from transpiler.analyse.values import Graph, Value, is_const
 from transpiler.refusal import Refused
 
@@ -158,7 +159,11 @@ class Evaluator(Expressions):
         return None
 
     def context(self, item: cst.WithItem) -> None:
-        """A context that changes no number; any other is refused."""
+        """A context that changes no number.
+
+        Raises:
+            Refused: [context] for any other, or one that binds a name.
+        """
         value = self.value(item.item)
         enabled = value.keyword("enabled")
         neutral = value.name in NEUTRAL_CONTEXTS or (
@@ -270,7 +275,11 @@ class Evaluator(Expressions):
                 raise Refused("statement", "an assignment target", target)
 
     def store(self, target: cst.Subscript, value: Value) -> None:
-        """`base[key] = value`: a new dict, or a write in place."""
+        """`base[key] = value`: a new dict, or a write in place.
+
+        Raises:
+            Refused: [alias] for a dict that another name may stand for too.
+        """
         base = self.value(target.value)
         key = self.index_of(target)
         if base.op == "dict" and key.op == "const":
@@ -365,34 +374,3 @@ AUTOCASTS = frozenset({"torch.autocast", "utils.generic.maybe_autocast"})
 QUIET_CALLS = frozenset(
     {"warning_once", "warning", "info", "debug", "super", "__init__", "post_init"}
 )
-
-
-def assigned_names(block: cst.CSTNode) -> list[str]:
-    """Names that a block binds, in order, each once."""
-    found: dict[str, None] = {}
-
-    class Collect(cst.CSTVisitor):
-        def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
-            self.target(node.target)
-
-        def visit_AugAssign(self, node: cst.AugAssign) -> None:
-            self.target(node.target)
-
-        def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
-            self.target(node.target)
-
-        def visit_For(self, node: cst.For) -> None:
-            self.target(node.target)
-
-        def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
-            self.target(node.target)
-
-        def target(self, node: cst.CSTNode) -> None:
-            if isinstance(node, cst.Name):
-                found[node.value] = None
-            elif isinstance(node, cst.Tuple | cst.List):
-                for element in node.elements:
-                    self.target(element.value)
-
-    block.visit(Collect())
-    return list(found)

@@ -147,3 +147,34 @@ def resolve(name: str, imports: dict[str, str]) -> str:
     full = imports.get(head, head)
     whole = f"{full}.{rest}" if rest else full
     return ALIASES.get(whole, whole)
+
+
+def assigned_names(block: cst.CSTNode) -> list[str]:
+    """Names that a block binds, in order, each once."""
+    found: dict[str, None] = {}
+
+    class Collect(cst.CSTVisitor):
+        def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
+            self.target(node.target)
+
+        def visit_AugAssign(self, node: cst.AugAssign) -> None:
+            self.target(node.target)
+
+        def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+            self.target(node.target)
+
+        def visit_For(self, node: cst.For) -> None:
+            self.target(node.target)
+
+        def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
+            self.target(node.target)
+
+        def target(self, node: cst.CSTNode) -> None:
+            if isinstance(node, cst.Name):
+                found[node.value] = None
+            elif isinstance(node, cst.Tuple | cst.List):
+                for element in node.elements:
+                    self.target(element.value)
+
+    block.visit(Collect())
+    return list(found)

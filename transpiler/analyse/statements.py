@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from transpiler.analyse.evaluate import assigned_names
-from transpiler.analyse.names import dotted, imported_names, resolve
+from transpiler.analyse.names import assigned_names, dotted, imported_names, resolve
 from transpiler.refusal import Refused
 
 if TYPE_CHECKING:

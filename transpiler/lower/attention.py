@@ -48,7 +48,7 @@ def lower_attention(work: Work, scope: Scope) -> None:
     Raises:
         Refused: [two-interface-calls], [interface-arguments], [unknown-keyword],
             [eager-body], [scale], [dropout], [attention-call], [attention-calls],
-            [causal], [heads], and what windows refuse.
+            [causal], [heads], [layout], and what windows refuse.
     """
     calls = [value for value in distinct_values(scope) if is_interface_call(value)]
     if not calls:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from transpiler.analyse.evaluate import assigned_names
+from transpiler.analyse.names import assigned_names
 from transpiler.analyse.program import Child, Scope
 from transpiler.edits import Fate, Statement, code, statement
 from transpiler.fusions.fusion import Work, forward_of, names_within

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from transpiler.analyse.evaluate import Flow, assigned_names
+from transpiler.analyse.evaluate import Flow
+from transpiler.analyse.names import assigned_names
 from transpiler.analyse.program import Scope
 from transpiler.analyse.values import Value, is_const
 from transpiler.edits import code
