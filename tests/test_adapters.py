@@ -17,14 +17,15 @@ import generated
 
 # Writes the checkpoints and prints what Transformers says of each.
 CHECKPOINTS = """
-import json, re, torch
+import json, re, shutil, torch
 import numpy as np
 from pathlib import Path
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
-    CLIPImageProcessorPil, CLIPVisionConfig, LlamaConfig, LlamaForCausalLM,
+    CLIPImageProcessorPil, CLIPVisionConfig, GlmAsrConfig, GlmAsrEncoderConfig,
+    GlmAsrForConditionalGeneration, LlamaConfig, LlamaForCausalLM,
     LlamaForSequenceClassification, LlavaConfig, LlavaForConditionalGeneration,
     LlavaProcessor, PreTrainedTokenizerFast,
 )
@@ -51,6 +52,18 @@ for name, tied in ("llama", False), ("tied", True):
     tokenizer.save_pretrained(name)
     last = model.model(prompt).last_hidden_state[0, -1]
     said[name] = (last / last.norm()).tolist()
+    # A reranker: its score is made from two or one of the head's rows.
+    logits = model(prompt).logits[0, -1]
+    said[f"{name}-two"] = (logits[6] - logits[5]).sigmoid().tolist()
+    said[f"{name}-one"] = logits[5].sigmoid().tolist()
+
+# Saved by the model without a head: no `model.` before the names.
+shutil.copytree("llama", "bare")
+weights = load_file("llama/model.safetensors")
+weights.pop("lm_head.weight")
+weights = {name.removeprefix("model."): weights[name] for name in weights}
+save_file(weights, "bare/model.safetensors", metadata={"format": "pt"})
+said["bare"] = said["llama"]
 
 config = LlamaConfig(**small, num_labels=3)
 classifier = LlamaForSequenceClassification(config).eval()
@@ -90,6 +103,39 @@ with Image.open("image.png") as image:
 answer = llava.generate(**asked, max_new_tokens=5, do_sample=False, eos_token_id=-1)
 said["llava"] = answer[0, asked["input_ids"].shape[1]:].tolist()
 
+# The outer config says whether the head is tied, not the language part's own.
+for name, tied in ("tied-outside", True), ("untied-outside", False):
+    audio = GlmAsrEncoderConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=2, num_mel_bins=16, max_position_embeddings=32,
+    )
+    text = LlamaConfig(**small, tie_word_embeddings=not tied)
+    model = GlmAsrForConditionalGeneration(
+        GlmAsrConfig(
+            audio_config=audio, text_config=text, audio_token_id=127,
+            tie_word_embeddings=tied,
+        )
+    ).eval()
+    model.save_pretrained(name)
+    weights = {
+        key.replace(".model.model.", ".model."): value
+        for key, value in load_file(f"{name}/model.safetensors").items()
+    }
+    save_file(weights, f"{name}/model.safetensors", metadata={"format": "pt"})
+    answer = model.generate(prompt, max_new_tokens=5, do_sample=False)
+    said[name] = answer[0, 4:].tolist()
+
+# The language part before and after the audio part, so that it is loaded in two runs.
+text.tie_word_embeddings = False
+shutil.copytree("untied-outside", "parts")
+model.config.save_pretrained("parts")
+first = {key for key in weights if key.startswith("language") and ".1." not in key}
+for file, keys in ("a", first), ("b", weights.keys() - first):
+    part = {key: weights[key] for key in keys}
+    save_file(part, f"parts/model-{file}.safetensors", metadata={"format": "pt"})
+Path("parts/model.safetensors").unlink()
+said["parts"] = said["untied-outside"]
+
 native = Path("native")
 native.mkdir()
 (native / "params.json").write_text(json.dumps(dict(
@@ -99,6 +145,9 @@ native.mkdir()
 )))
 weights = {"tok_embeddings.weight": torch.zeros(128, 32)}
 save_file(weights, native / "consolidated.safetensors")
+(native / "config.json").write_text(json.dumps(dict(
+    small, model_type="mistral", architectures=["MistralForCausalLM"],
+)))
 print("SAID", json.dumps(said))
 """
 # vLLM's llava imports Pixtral's image processor, which imports torchvision; see
@@ -141,13 +190,42 @@ def test_the_install_is_what_is_checked_in(site):
 
 @pytest.mark.parametrize(
     ("model", "convert"),
-    [("llama", "embed"), ("tied", "embed"), ("classifier", "classify")],
+    [
+        ("llama", "embed"),
+        ("tied", "embed"),
+        ("bare", "embed"),
+        ("classifier", "classify"),
+    ],
 )
 def test_pooling_is_equal_to_transformers(site, said, model, convert):
     engine = {"model": model, "runner": "pooling", "convert": convert}
     got = result(site.engine({"engine": engine}))
     assert got["workers"][0]["ours"] == "generated.llama"
     assert got["answer"] == pytest.approx(said[model], abs=1e-4)
+
+
+@pytest.mark.parametrize("model", ["llama", "tied"])
+@pytest.mark.parametrize(
+    ("name", "method", "tokens"),
+    [
+        ("two", "from_2_way_softmax", ["t5", "t6"]),
+        ("one", "no_post_processing", ["t5"]),
+    ],
+)
+def test_reranking_is_equal_to_transformers(site, said, model, name, method, tokens):
+    overrides = {"classifier_from_token": tokens, "method": method}
+    overrides["architectures"] = ["LlamaForSequenceClassification"]
+    engine = {"model": model, "runner": "pooling", "convert": "classify"}
+    got = result(site.engine({"engine": {**engine, "hf_overrides": overrides}}))
+    assert got["workers"][0]["ours"] == "generated.llama"
+    assert got["answer"] == pytest.approx([said[f"{model}-{name}"]], abs=1e-4)
+
+
+def test_a_missing_score_is_refused(site, said):
+    engine = {"model": "llama", "runner": "pooling", "convert": "classify"}
+    run = site.engine({"engine": engine})
+    assert run.returncode != 0
+    assert "the checkpoint lacks score.weight" in run.stdout + run.stderr
 
 
 def test_the_language_part_of_llava_is_equal_to_transformers(site, said, tmp_path):
@@ -165,13 +243,34 @@ def test_the_language_part_of_llava_is_equal_to_transformers(site, said, tmp_pat
     assert got["answer"] == said["llava"]
 
 
+@pytest.mark.parametrize("model", ["tied-outside", "untied-outside", "parts"])
+def test_the_language_part_of_glm_asr_is_equal_to_transformers(site, said, model):
+    engine = {"model": model, "limit_mm_per_prompt": {"audio": 0}}
+    engine["skip_tokenizer_init"] = True
+    got = result(site.engine({"engine": engine}))
+    (worker,) = got["workers"]
+    assert worker["class"] == "GlmAsrForConditionalGeneration"
+    assert worker["ours"] == "generated.llama"
+    assert got["answer"] == said[model]
+
+
 @pytest.mark.skipif(
     "MistralForCausalLM" not in generated.ARCHITECTURES,
     reason="generated/registry.py has no Mistral yet",
 )
-def test_a_native_mistral_checkpoint_is_refused_naming_the_switch(site, said):
-    engine = {"model": "native", "load_format": "mistral", "config_format": "mistral"}
+@pytest.mark.parametrize(
+    "config_format",
+    [
+        pytest.param("auto", id="as-vllm-finds-it"),
+        pytest.param("hf", id="native-weights-alone"),
+    ],
+)
+def test_a_native_mistral_checkpoint_is_refused_naming_the_switch(
+    site, said, config_format
+):
+    engine = {"model": "native", "config_format": config_format}
     engine["skip_tokenizer_init"] = True
     run = site.engine({"engine": engine})
     assert run.returncode != 0
-    assert "VLLM_TRANSPILED=-mistral" in run.stdout + run.stderr
+    told = run.stdout + run.stderr
+    assert "VLLM_TRANSPILED=-MistralForCausalLM gives vLLM's own class" in told

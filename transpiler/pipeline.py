@@ -1,4 +1,8 @@
-"""The walk: read, analyse, specialise, fuse, lower, emit, check."""
+"""The walk: read, analyse, specialise, fuse, lower, emit, check.
+
+Refused when
+    conversion-mapping: Transformers renames tensors of this model's checkpoints.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,9 @@ A row is the Python that it matches. It is evaluated exactly as upstream code is
 its constructor and function parameters being holes, so names, temporaries, operand
 order and spelling do not matter while every operation does. A body that no row
 matches is not guessed at.
+
+Refused when
+    body: a function of a table writes in place or returns nothing.
 """
 
 from __future__ import annotations

@@ -4,6 +4,11 @@
 decide choose a branch; others are walked on both sides and merged. What it met is
 left in `Evaluator.flow`: the value of each node, which branches are live, what is
 written in place. It changes nothing and never executes the source.
+
+Refused when
+    statement: a statement of a kind that is not followed, such as a `try`.
+    loop: a loop that returns, or has an `else`.
+    arguments: a call of a function of the file with a keyword that it has not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The value of an expression: names, attributes, calls, operators, folded if known."""
+"""The value of an expression: names, attributes, calls, operators, folded if known.
+
+Refused when
+    expression: an expression of a kind that is not followed.
+"""
 
 from __future__ import annotations
 

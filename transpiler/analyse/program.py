@@ -3,6 +3,12 @@
 Evaluation starts at the causal class with the serving facts and follows every
 module call. The parameters of a class are the values its callers pass, so that a
 mask or a constant that the model makes is still itself inside the attention.
+
+Refused when
+    constructor: a constructor branches on the config, or makes one child twice.
+    constructed-twice: a class is made twice with different arguments.
+    called-twice: a class is called with two masks or constants.
+    module-list: a list of modules that is not one comprehension over a range.
 """
 
 from __future__ import annotations

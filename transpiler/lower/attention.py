@@ -2,6 +2,10 @@
 
 Scale, window and head counts are carried over or refused; an unknown keyword is a
 refusal, since a keyword that is lost is a wrong number.
+
+Refused when, besides what `lower_attention` lists
+    constructor: the class does not take the config, or the index of its layer.
+    name-taken: the class has an attribute `attn` already.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 Upstream's forward ends in `lm_head(hidden_states)`; vLLM asks for hidden states
 first and for the logits of some of them later. Anything else between the model and
 the logits is refused.
+
+Refused when, besides what is listed below
+    child: the class has a module besides the head and the model.
 """
 
 from __future__ import annotations

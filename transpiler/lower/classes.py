@@ -1,6 +1,11 @@
 """Classes: constructor, forward and signature of one class put together.
 
 Classes are lowered callees first, so that a caller knows which parameters are left.
+
+Refused when
+    child: a module is of a kind that has no lowering.
+    norm-arguments: a norm is made without its width or epsilon.
+    results: a result that is gone is unpacked in another way than `x, _ = …`.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ import libcst as cst
 
 from transpiler.analyse.program import Child, Scope, element_list
 from transpiler.analyse.values import Value
-from transpiler.edits import Fate, Statement, code, statement
+from transpiler.edits import Change, Fate, Statement, code, statement
 from transpiler.fusions.fusion import LINEAR, Work, forward_of
 from transpiler.lower.operations import check_kept
 from transpiler.refusal import Refused
@@ -78,7 +83,7 @@ def passed(work: Work, callee: Scope, node: cst.Call) -> list[cst.CSTNode]:
     return found
 
 
-def fitted(work: Work, callee: Scope):  # type: ignore[no-untyped-def]
+def fitted(work: Work, callee: Scope) -> Change:
     """A change of a call: arguments without parameter go, new ones come."""
     kept = work.signatures[callee.name]
     parameters = [p.name.value for p in callee.cls.method("forward").params.params][1:]
@@ -209,7 +214,7 @@ def lower_children(work: Work, scope: Scope) -> None:
             raise Refused("child", f"self.{child.name} is a {child.kind}", child.call)
 
 
-def with_prefix(name: str):  # type: ignore[no-untyped-def]
+def with_prefix(name: str) -> Change:
     """A change of a constructor call: the engine's config and the prefix come in."""
 
     def change(node: cst.BaseExpression) -> cst.BaseExpression:

@@ -12,7 +12,7 @@ import libcst as cst
 
 from transpiler.analyse.program import Scope
 from transpiler.analyse.values import Value
-from transpiler.edits import parenthesised
+from transpiler.edits import Change, parenthesised
 from transpiler.fusions.fusion import Work, forward_of, users_of
 from transpiler.fusions.qkv import is_interface_call
 from transpiler.lower.axes import HEADS, Axes
@@ -44,7 +44,7 @@ def lower_layout(work: Work, scope: Scope) -> None:
                 edits.replace(node, RULE, change, [node.func.value])
 
 
-def change_of(scope: Scope, axes: Axes, value: Value):  # type: ignore[no-untyped-def]
+def change_of(scope: Scope, axes: Axes, value: Value) -> Change | None:
     """What becomes of one view or transpose; None when it stays as it is."""
     before, after = axes.of(value.args[0]), axes.of(value)
     if value.name == "view":

@@ -3,6 +3,11 @@
 What stands before the loop runs on the first rank, what stands after it on the
 last; what the layers hand on travels between. Nothing after the loop may read what
 only the first rank computed.
+
+Refused when
+    loop: there is not one loop that carries one value, or it does more than its layer.
+    pipeline: the loop or the tail reads what only the first rank computes.
+    model-result: the forward does not end with a return.
 """
 
 from __future__ import annotations

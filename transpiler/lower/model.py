@@ -1,6 +1,9 @@
 """The inner model: its constructor, and its forward as `loop` makes it.
 
 Embedding and head norm exist only on the ranks that use them.
+
+Refused when, besides what is listed below
+    child: the model holds a linear of its own.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from vllm.model_executor.models.utils import (
     AutoWeightsLoader,
+    StageMissingLayer,
     is_pp_missing_parameter,
 )
 
@@ -53,9 +54,34 @@ def strict_weights(
         yield name, tensor
     # Weights of a dummy model come later and in parts, as do later updates.
     first = not getattr(model, "is_loaded", False)
-    if plain and first and model.load_config.load_format != "dummy":
-        check_complete(model, seen)
+    is_dummy = model.load_config.load_format == "dummy"
+    if plain and first and not is_dummy and is_whole(model):
+        check_complete(model, seen, filled_parts(model, tied))
     model.is_loaded = True
+
+
+def is_whole(model: Any) -> bool:
+    """Whether the model is not the language part of another one.
+
+    A language part is loaded in as many calls as the checkpoint has runs of its
+    tensors, of which none knows to be the last. Its layers are registered under
+    longer names than their own.
+    """
+    for name, module in model.named_modules():
+        if hasattr(module, "layer_name"):
+            return bool(module.layer_name == name)
+    return True
+
+
+def filled_parts(model: Any, tied: tuple[str, str]) -> set[str]:
+    """Attributes of the model whose parameters the checkpoint must give.
+
+    vLLM's adapters add a pooler, which is filled from elsewhere, and a score, which
+    is made from the head where the model still has one.
+    """
+    head, inner = (name.partition(".")[0] for name in tied)
+    is_headless = isinstance(getattr(model, head), StageMissingLayer)
+    return {inner, "score"} if is_headless else {inner, head}
 
 
 def mapped_name(model: Any, name: str) -> str | None:
@@ -72,10 +98,12 @@ def shard_of(model: Any, name: str) -> object:
     return None
 
 
-def check_complete(model: Any, seen: dict[str, set[object]]) -> None:
-    """Every parameter of this rank was given, a merged one with all its shards."""
+def check_complete(model: Any, seen: dict[str, set[object]], parts: set[str]) -> None:
+    """Every parameter of these parts was given, a merged one with all its shards."""
     stacked = model.hf_to_vllm_mapper.orig_to_new_stacked
     for name, _ in model.named_parameters():
+        if name.partition(".")[0] not in parts:
+            continue
         wanted = {shard for target, shard in stacked.values() if f"{target}." in name}
         missing = (wanted or {None}) - seen.get(name, set())
         if missing:
@@ -102,10 +130,11 @@ def check_place(
         return
     if AutoWeightsLoader.REMOVE_UNUSED_ROTARY_EMBEDS_MAPPER.map_name(name) is None:
         return
-    file = type(model).__module__.rpartition(".")[2]
+    # vLLM's adapters make a subclass; the generated one has the mapper.
+    generated = next(c for c in type(model).__mro__ if "hf_to_vllm_mapper" in vars(c))
     raise ValueError(
         f"checkpoint tensor {name!r} has no place in {type(model).__name__}; "
-        f"VLLM_TRANSPILED=-{file} gives vLLM's own class"
+        f"VLLM_TRANSPILED=-{generated.__name__} gives vLLM's own class"
     )
 
 
