@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from transpiler.verify.conditions_construction import CONSTRUCTION
 from transpiler.verify.conditions_scheduling import SCHEDULING
 from transpiler.verify.run import Plan
 from transpiler.verify.trial import Condition, Evidence, NotMet, trial_of
 
-CONDITIONS: tuple[Condition, ...] = (*SCHEDULING,)
+CONDITIONS: tuple[Condition, ...] = (*SCHEDULING, *CONSTRUCTION)
 
 
 @dataclass(frozen=True)
