@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from transpiler.verify.conditions_compile import COMPILE
 from transpiler.verify.conditions_construction import CONSTRUCTION
 from transpiler.verify.conditions_scheduling import SCHEDULING
+from transpiler.verify.conditions_states import STATES
 from transpiler.verify.run import Plan
 from transpiler.verify.trial import Condition, Evidence, NotMet, trial_of
 
-CONDITIONS: tuple[Condition, ...] = (*SCHEDULING, *CONSTRUCTION)
+CONDITIONS: tuple[Condition, ...] = (*SCHEDULING, *CONSTRUCTION, *STATES, *COMPILE)
 
 
 @dataclass(frozen=True)
