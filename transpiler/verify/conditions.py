@@ -7,12 +7,19 @@ from dataclasses import dataclass
 
 from transpiler.verify.conditions_compile import COMPILE
 from transpiler.verify.conditions_construction import CONSTRUCTION
+from transpiler.verify.conditions_lora import LORA
 from transpiler.verify.conditions_scheduling import SCHEDULING
 from transpiler.verify.conditions_states import STATES
 from transpiler.verify.run import Plan
 from transpiler.verify.trial import Condition, Evidence, NotMet, trial_of
 
-CONDITIONS: tuple[Condition, ...] = (*SCHEDULING, *CONSTRUCTION, *STATES, *COMPILE)
+CONDITIONS: tuple[Condition, ...] = (
+    *SCHEDULING,
+    *CONSTRUCTION,
+    *STATES,
+    *LORA,
+    *COMPILE,
+)
 
 
 @dataclass(frozen=True)
