@@ -20,7 +20,15 @@ def see(model):
     text = getattr(model, "language_model", model)
     bases = [base.__module__ for base in type(text).__mro__]
     ours = next((base for base in bases if base.startswith("generated.")), None)
-    return {"pid": os.getpid(), "class": type(model).__name__, "ours": ours}
+    misnamed = [  # caches and quantization are looked up under these names
+        name for name, module in model.named_modules()
+        if getattr(module, "layer_name", name) != name
+        or getattr(module, "prefix", name) != name
+    ]
+    return {
+        "pid": os.getpid(), "class": type(model).__name__, "ours": ours,
+        "misnamed": misnamed,
+    }
 
 def main(asked):
     from vllm import LLM, SamplingParams

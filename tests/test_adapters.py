@@ -200,7 +200,9 @@ def test_the_install_is_what_is_checked_in(site):
 def test_pooling_is_equal_to_transformers(site, said, model, convert):
     engine = {"model": model, "runner": "pooling", "convert": convert}
     got = result(site.engine({"engine": engine}))
-    assert got["workers"][0]["ours"] == "generated.llama"
+    (worker,) = got["workers"]
+    assert worker["ours"] == "generated.llama"
+    assert worker["misnamed"] == []
     assert got["answer"] == pytest.approx(said[model], abs=1e-4)
 
 
@@ -240,6 +242,7 @@ def test_the_language_part_of_llava_is_equal_to_transformers(site, said, tmp_pat
     (worker,) = got["workers"]
     assert worker["class"] == "LlavaForConditionalGeneration"
     assert worker["ours"] == "generated.llama"
+    assert worker["misnamed"] == []
     assert got["answer"] == said["llava"]
 
 
@@ -251,7 +254,16 @@ def test_the_language_part_of_glm_asr_is_equal_to_transformers(site, said, model
     (worker,) = got["workers"]
     assert worker["class"] == "GlmAsrForConditionalGeneration"
     assert worker["ours"] == "generated.llama"
+    assert worker["misnamed"] == []
     assert got["answer"] == said[model]
+
+
+def test_positions_by_axis_are_refused(site, said):
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]}
+    engine = {"model": "llama", "hf_overrides": {"rope_parameters": rope}}
+    run = site.engine({"engine": engine})
+    assert run.returncode != 0
+    assert "rope_parameters: mrope_section" in run.stdout + run.stderr
 
 
 @pytest.mark.skipif(

@@ -40,6 +40,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     ),
     "longrope": ("short_factor", "long_factor", "original_max_position_embeddings"),
 }
+# With one of these vLLM hands a multimodal model's language part positions by axis.
+SECTIONS = {"mrope_section", "xdrope_section"}
 STRICT = "VLLM_TRANSPILED_STRICT"
 
 
@@ -62,6 +64,11 @@ def rope_arguments(config: Any, vllm_config: VllmConfig) -> dict[str, Any]:
         raise ValueError(
             f"rope_parameters: partial_rotary_factor with rope_type={kind!r} is "
             "rejected upstream"
+        )
+    for key in sorted(SECTIONS & given.keys()):
+        raise ValueError(
+            f"rope_parameters: {key} gives each token several positions, the model "
+            "takes one; VLLM_TRANSPILED=0 gives vLLM's own classes"
         )
     longest = vllm_config.model_config.max_model_len
     trained = config.max_position_embeddings
