@@ -62,8 +62,8 @@ def bench(
 ) -> None:
     """Time generated classes beside vLLM's own and the Transformers backend.
 
-    One thread, float32, random weights; seconds of CPU time. Exit status 1 if a generated class does not
-    run, 2 if the command itself is wrong.
+    One thread, float32, random weights; seconds of CPU time. Exit status 1 if a
+    generated class does not run, 2 if the command itself is wrong.
     """
     known = {family.name: family for family in FAMILIES}
     try:
