@@ -8,7 +8,7 @@ only if it really happened: each returns `Evidence` of that.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -146,15 +146,11 @@ def require(happened: bool, what: str) -> None:
 
 @dataclass(frozen=True)
 class Condition:
-    """A way to run the engine, and the variant it is tried on.
-
-    `config` overrides the variant's for one family, by the family's name.
-    """
+    """A way to run the engine, and the variant it is tried on."""
 
     name: str
     run: Callable[[Trial], Evidence]
     variant: Variant = field(default_factory=lambda: Variant("default"))
-    config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @contextmanager
