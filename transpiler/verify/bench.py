@@ -9,20 +9,19 @@ import tempfile
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from transpiler.verify.checkpoint import request_of, write_checkpoint
 from transpiler.verify.engine import EngineOptions, Implementation, Kind
 from transpiler.verify.families import FAMILIES
 from transpiler.verify.isolate import Failure, Finished, import_once, in_child
+from transpiler.verify.operations import Operations, count_operations
 from transpiler.verify.speed import VOCABULARY, Speed, measure_rounds, median_of
 from transpiler.verify.variants import Family, UnknownNameError, Variant, require_known
-
-if TYPE_CHECKING:
-    from transpiler.verify.operations import Operations
 
 # Large enough for a step to be more than Python, small enough for a dozen engines.
 SIZES = {
@@ -91,9 +90,10 @@ def _bench(family: Family, rounds: int, compiled: bool) -> bool:
     speeds: dict[str, list[Speed]] = {name: [] for name in implementations}
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         checkpoint = Path(name)
-        from transpiler.verify.checkpoint import write_checkpoint
-
-        in_child(partial(write_checkpoint, checkpoint, family, VARIANT, 0))
+        written = in_child(partial(write_checkpoint, checkpoint, family, VARIANT, 0))
+        if isinstance(written, Failure):
+            console.print(f"checkpoint: {written.last_line()}", markup=False)
+            return False
         turns = measure_rounds(checkpoint, implementations, options, rounds)
         with console.status(f"{family.name}: {rounds} rounds"):
             for which, outcome in turns:
@@ -113,9 +113,6 @@ def _operations(
     checkpoint: Path, family: Family, implementations: Mapping[str, Implementation]
 ) -> dict[str, Operations]:
     """Return the operations of a decode step of each implementation that runs."""
-    from transpiler.verify.checkpoint import request_of
-    from transpiler.verify.operations import count_operations
-
     options = EngineOptions(VARIANT.max_model_len)
     request = request_of(family, VARIANT, 0)
     found = {}

@@ -48,14 +48,7 @@ def run_ranks(
     port = free_port()
     name_segments(port)
     second = os.fork()
-    rank = 0 if second else 1
-    os.environ.update(
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE=str(RANKS),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-    )
+    join(0 if second else 1, port)
     set_up = shared_options(options, split)
     if second == 0:
         answer_and_leave(checkpoint, request, implementation, set_up, split)
@@ -72,6 +65,17 @@ def run_ranks(
     if status:
         raise RuntimeError(f"the second rank ended with status {status}")
     return answers
+
+
+def join(rank: int, port: int) -> None:
+    """Say which rank this process is, and where the two meet."""
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(RANKS),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )
 
 
 def shared_options(options: EngineOptions, split: Split) -> EngineOptions:
