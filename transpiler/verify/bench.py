@@ -56,7 +56,7 @@ def bench(
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each class.")] = 7,
     compiled: Annotated[
-        bool, typer.Option(help="With torch.compile: many minutes for one model.")
+        bool, typer.Option(help="With torch.compile: a minute and more per round.")
     ] = False,
 ) -> None:
     """Time generated classes beside vLLM's own and the Transformers backend.
