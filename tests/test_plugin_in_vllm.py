@@ -84,6 +84,15 @@ def test_another_version_is_one_line_on_stderr(site, tmp_path, distribution):
     assert f"{distribution} 5.0.1" in line
 
 
+def test_a_broken_plugin_shows_its_cause_and_leaves_vllms_class(tmp_path):
+    files = {"generated/registry.py": "broken on purpose"}
+    run = install(tmp_path, files).run(["-c", PEEK])
+    assert run.stdout.splitlines()[-1:] == ["vllm.model_executor.models.llama"]
+    told = run.stdout + run.stderr
+    assert "Failed to load plugin generated" in told
+    assert "broken on purpose" in told
+
+
 @pytest.mark.engine
 @pytest.mark.parametrize(("method", "ranks"), [("fork", 1), ("spawn", 2)])
 def test_the_override_holds_in_every_process(site, engine, method, ranks):

@@ -1,73 +1,105 @@
-"""Conditions of a running engine, each with the evidence that it really happened.
+"""The ways to run an engine under which a class must still equal upstream.
 
-The scheduler of an in-process engine is watched while it answers: how many steps a
-prompt took, how many of its tokens were found in the prefix cache, how often a
-request was put back for want of memory.
+As a command: ``python -m transpiler.verify.conditions [MODEL ...]``.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from transpiler.verify.engine import EngineOptions, Implementation, generate, start
-from transpiler.verify.outputs import Answer, Request
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from transpiler.verify.conditions_compile import COMPILE
+from transpiler.verify.conditions_construction import CONSTRUCTION
+from transpiler.verify.conditions_lora import LORA
+from transpiler.verify.conditions_ranks import RANKED
+from transpiler.verify.conditions_scheduling import SCHEDULING
+from transpiler.verify.conditions_states import STATES
+from transpiler.verify.families import FAMILIES
+from transpiler.verify.isolate import import_once
+from transpiler.verify.run import Plan
+from transpiler.verify.trial import Condition, Evidence, NotMet, trial_of
+from transpiler.verify.variants import UnknownNameError, require_known
+
+CONDITIONS: tuple[Condition, ...] = (
+    *SCHEDULING,
+    *RANKED,
+    *CONSTRUCTION,
+    *STATES,
+    *LORA,
+    *COMPILE,
+)
+TIMEOUT = 300.0
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @dataclass(frozen=True)
-class Watched:
-    """Answers with what the scheduler did for them.
+class Verdict:
+    """What came of one condition: evidence that it held, or why it did not."""
 
-    Attributes:
-        answers: one per prompt.
-        chunks: largest number of steps over which one prompt was spread.
-        cached: tokens that were found in the prefix cache.
-        preempted: times that a running request was put back.
-    """
-
-    answers: tuple[Answer, ...]
-    chunks: int
-    cached: int
-    preempted: int
+    condition: str
+    evidence: Evidence | None
+    detail: str
+    seconds: float
 
 
-def watch(
-    checkpoint: Path,
-    request: Request,
-    implementation: Implementation,
-    options: EngineOptions,
-    rounds: int = 1,
-) -> Watched:
-    """Answer a request `rounds` times in one engine; the last answers, all evidence.
+def try_condition(plan: Plan, condition: Condition) -> Verdict:
+    """Run one condition on the plan's class. `isolate.import_once` comes first."""
+    began = time.monotonic()
+    evidence, detail = None, ""
+    try:
+        with trial_of(plan, condition.variant) as trial:
+            evidence = condition.run(trial)
+    except NotMet as reason:
+        detail = str(reason)
+    return Verdict(condition.name, evidence, detail, time.monotonic() - began)
 
-    Run it in a child of `isolate.in_child`.
 
-    Raises:
-        ValueError: the class refused the config or the checkpoint.
-    """
-    llm = start(checkpoint, implementation, options)
-    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
-    chunks: Counter[str] = Counter()
-    found = {"cached": 0, "preempted": 0}
-    schedule, preempt = scheduler.schedule, scheduler._preempt_request
+@app.command()
+def conditions(
+    models: Annotated[
+        list[str] | None, typer.Argument(metavar="[MODEL]...", help="All, if none.")
+    ] = None,
+) -> None:
+    """Try generated classes under every condition; exit status 1 if one fails."""
+    known = {family.name: family for family in FAMILIES}
+    try:
+        for model in models or []:
+            require_known("model", model, list(known))
+    except UnknownNameError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    import_once()
+    console = Console(width=140)
+    failed = False
+    for family in [known[model] for model in models] if models else FAMILIES:
+        target = f"generated.{family.name}:{family.architecture}"
+        plan = Plan(family, target, with_backend=False, timeout=TIMEOUT)
+        verdicts = [try_condition(plan, condition) for condition in CONDITIONS]
+        failed = failed or any(verdict.evidence is None for verdict in verdicts)
+        console.print(_table(family.name, verdicts))
+    raise typer.Exit(1 if failed else 0)
 
-    def watched_schedule(*args: Any, **kwargs: Any) -> Any:
-        output = schedule(*args, **kwargs)
-        for new in output.scheduled_new_reqs:
-            found["cached"] += new.num_computed_tokens
-        for name, count in output.num_scheduled_tokens.items():
-            chunks[name] += count > 1
-        return output
 
-    def watched_preempt(*args: Any, **kwargs: Any) -> Any:
-        found["preempted"] += 1
-        return preempt(*args, **kwargs)
+def _table(title: str, verdicts: list[Verdict]) -> Table:
+    """Return one row a condition: evidence, distance from upstream, gaps of vLLM."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for name in ("condition", "what happened", "off by", "seconds", "worked round"):
+        table.add_column(name)
+    for verdict in verdicts:
+        evidence, off = verdict.evidence, ""
+        if evidence is not None and evidence.comparison is not None:
+            off = f"{evidence.comparison.largest:.1e}"
+        happened = evidence.happened if evidence else f"FAILED: {verdict.detail}"
+        gaps = "; ".join(evidence.gaps) if evidence else ""
+        table.add_row(verdict.condition, happened, off, f"{verdict.seconds:.1f}", gaps)
+    return table
 
-    scheduler.schedule = watched_schedule
-    scheduler._preempt_request = watched_preempt
-    answers: tuple[Answer, ...] = ()
-    for _ in range(rounds):
-        answers = generate(llm, request, options)
-    return Watched(answers, max(chunks.values()), found["cached"], found["preempted"])
+
+if __name__ == "__main__":
+    app(prog_name="python -m transpiler.verify.conditions")

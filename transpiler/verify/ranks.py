@@ -10,6 +10,7 @@ its shared memory the same names, so that one left behind stops the next.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from dataclasses import replace
 from enum import Enum
@@ -47,7 +48,27 @@ def run_ranks(
     port = free_port()
     name_segments(port)
     second = os.fork()
-    rank = 0 if second else 1
+    join(0 if second else 1, port)
+    set_up = shared_options(options, split)
+    if second == 0:
+        answer_and_leave(checkpoint, request, implementation, set_up, split)
+    answers: tuple[Answer, ...] | None = None
+    try:
+        answers = answered(checkpoint, request, implementation, set_up, split)
+    finally:
+        if answers is None:
+            # It may be waiting for this rank.
+            os.kill(second, signal.SIGKILL)
+        _, status = os.waitpid(second, 0)
+        for segment in Path("/dev/shm").glob(f"{port}-*-cpushm_*"):
+            segment.unlink()
+    if status:
+        raise RuntimeError(f"the second rank ended with status {status}")
+    return answers
+
+
+def join(rank: int, port: int) -> None:
+    """Say which rank this process is, and where the two meet."""
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
@@ -55,21 +76,16 @@ def run_ranks(
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
     )
+
+
+def shared_options(options: EngineOptions, split: Split) -> EngineOptions:
+    """The options of an engine over two ranks."""
     settings = {"distributed_executor_backend": "external_launcher"}
     shared: dict[str, Any] = {**options.settings, **settings, split.value: RANKS}
     sampling = dict(options.sampling)
     if split is Split.LAYERS:
         sampling["prompt_logprobs"] = None
-    set_up = replace(options, settings=shared, sampling=sampling)
-    if second == 0:
-        answer_and_leave(checkpoint, request, implementation, set_up, split)
-    answers = answered(checkpoint, request, implementation, set_up, split)
-    _, status = os.waitpid(second, 0)
-    for segment in Path("/dev/shm").glob(f"{port}-*-cpushm_*"):
-        segment.unlink()
-    if status:
-        raise RuntimeError(f"the second rank ended with status {status}")
-    return answers
+    return replace(options, settings=shared, sampling=sampling)
 
 
 def name_segments(port: int) -> None:
