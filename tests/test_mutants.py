@@ -1115,6 +1115,114 @@ MUTANTS += tuple(
     for name, old, new, code in AXES
 )
 MUTANTS += tuple(Mutant("qwen3", *row) for row in PLACES)
+
+SCALE = "self.scaling = self.head_dim**-0.5"
+CACHED = "self.max_seq_len_cached = config.max_position_embeddings"
+ORIGINAL = "nn.Buffer(inv_freq.clone(), persistent=False)"
+EMBEDDED = "        hidden_states = inputs_embeds\n        position"
+OTHER_MLP = """\
+class OtherMLP(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.down_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.act_fn = ACT2FN[config.hidden_act]
+
+    def forward(self, x):
+        return self.down_proj(self.gate_proj(x) * self.act_fn(self.up_proj(x)))
+
+
+class LlamaDecoderLayer("""
+
+# What is decided, what a decorator reads, and what stands on a line.
+DECIDED = (
+    (
+        "attribute-that-may-lack",
+        MLP_CALL,
+        '        if getattr(self, "scale", None) is None:\n'
+        f"            hidden_states = hidden_states * 2\n{MLP_CALL}",
+        "operation",
+    ),
+    (
+        "mask-that-may-lack",
+        EMBEDDED,
+        "        hidden_states = inputs_embeds\n        if causal_mask is None:\n"
+        "            hidden_states = hidden_states * 2\n        position",
+        "operation",
+    ),
+    ("training-when-made", SCALE, f"{SCALE} if self.training else 2.0", "attribute"),
+    (
+        "implementation-when-made",
+        SCALE,
+        f'{SCALE} if config._attn_implementation == "eager" else 2.0',
+        "constructor-effect",
+    ),
+    (
+        "implementation-when-called",
+        DOWN,
+        '        if self.config._attn_implementation == "eager":\n'
+        f"            down_proj = down_proj * 2\n{DOWN}",
+        "operation",
+    ),
+    ("two-on-a-line", CAUSAL, f"{CAUSAL.rstrip()}; self.scaling = 2.0\n", "one-line"),
+    ("returns-early", CAUSAL, f"{CAUSAL}        return\n", "constructor"),
+    (
+        "long-s",
+        MLP_CALL,
+        f"        hidden_\u017ftates = hidden_states * 2\n{MLP_CALL}",
+        "module-name",
+    ),
+    ("norm-weight-name", "self.weight", "self.scale", "parameter"),
+    ("rope-cached-length", CACHED, CACHED.replace("config", "2 * config"), "parameter"),
+    ("rope-original", ORIGINAL, ORIGINAL.replace(".clone()", " * 2"), "parameter"),
+    ("rope-scaling-name", "self.attention_scaling", "self.scale", "parameter"),
+    ("second-result", "hidden_states, _ = self", "_, hidden_states = self", "results"),
+    (
+        "tokens-as-numbers",
+        EMBEDDED,
+        EMBEDDED.replace("embeds", "embeds * input_ids"),
+        "operation",
+    ),
+    (
+        "positions-as-numbers",
+        EMBEDDED,
+        EMBEDDED.replace("embeds", "embeds + position_ids"),
+        "operation",
+    ),
+    (
+        "merged-away",
+        CAUSAL,
+        f"{CAUSAL}        self.n = 1\n",
+        "attribute",
+        (
+            (K_MADE, f"        self.n = self.q_proj.out_features\n{K_MADE}"),
+            (TURNED, f"        query_states = query_states * self.n\n{TURNED}"),
+        ),
+    ),
+    (
+        "one-name-two-classes",
+        "class LlamaDecoderLayer(",
+        OTHER_MLP,
+        "weight-names",
+        (
+            (POINTING, f"{POINTING}        self.mlp = OtherMLP(config)\n"),
+            (
+                "        hidden_states = self.norm(hidden_states)\n",
+                "        hidden_states = self.norm(hidden_states)\n"
+                "        hidden_states = self.mlp(hidden_states)\n",
+            ),
+        ),
+    ),
+    (
+        "scale-of-the-module",
+        LOGGER,
+        f"{LOGGER}SCALE = 2.0\n",
+        "import",
+        ((DOWN, DOWN.replace("proj", "proj * SCALE")),),
+    ),
+)
+MUTANTS += tuple(Mutant("llama", *row) for row in DECIDED)
 MUTANTS += (
     Mutant(
         "llama",

@@ -24,7 +24,7 @@ def check(work: Work, text: str, fates: dict[cst.CSTNode, Fate]) -> None:
     tree = ast.parse(text)
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
-            check_attributes(node)
+            check_attributes(node, work.program.module.classes[node.name].node)
     check_merged(work, text)
     check_fates(work, fates)
 
@@ -38,7 +38,7 @@ def check_fates(work: Work, fates: dict[cst.CSTNode, Fate]) -> None:
                     raise Refused("no-fate", "a statement is not accounted for", node)
 
 
-def check_attributes(node: ast.ClassDef) -> None:
+def check_attributes(node: ast.ClassDef, where: cst.CSTNode) -> None:
     """Every `self.x` that a class reads is one that it sets or inherits."""
     bound: set[str] = {
         item.name for item in node.body if isinstance(item, ast.FunctionDef)
@@ -59,7 +59,9 @@ def check_attributes(node: ast.ClassDef) -> None:
     missing = sorted(set(read) - bound - INHERITED)
     if missing:
         raise Refused(
-            "attribute", f"{node.name} reads self.{missing[0]}, which nothing sets"
+            "attribute",
+            f"{node.name} reads self.{missing[0]}, which nothing sets",
+            where,
         )
 
 

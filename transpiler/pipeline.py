@@ -23,6 +23,7 @@ from transpiler.analyse.module import (
 from transpiler.analyse.program import Scope
 from transpiler.check import check
 from transpiler.edits import Fate
+from transpiler.emit.imports import NoOrigin
 from transpiler.emit.text import text_of
 from transpiler.fusions import FUSIONS, eager, norms, rotaries
 from transpiler.fusions.fusion import Outcome, Work, distinct_values
@@ -35,6 +36,7 @@ from transpiler.lower.operations import check_stated
 from transpiler.lower.parallel import lower_linears
 from transpiler.read import Source, read
 from transpiler.refusal import Refused
+from transpiler.rewrite import nodes_within
 from transpiler.specialise import specialise
 
 
@@ -80,14 +82,27 @@ def transpile_source(source: Source) -> Transpiled:
         fusion.run(work)
     lowered = lower(work)
     ordered = [lowered[name] for name in module.classes if name in lowered]
-    text = text_of(
-        source, module.imports, [item.node for item in ordered], work.outcomes
-    )
+    try:
+        text = text_of(
+            source, module.imports, [item.node for item in ordered], work.outcomes
+        )
+    except NoOrigin as missing:
+        node = first_use(work, missing.name)
+        raise Refused(missing.code, missing.reason, node) from None
     fates = {node: fate for item in ordered for node, fate in item.fates.items()}
     check(work, text, fates)
     return Transpiled(
         source, text, work.program.causal.name, tuple(work.outcomes), fates
     )
+
+
+def first_use(work: Work, name: str) -> cst.CSTNode:
+    """Where upstream first says a name that the output cannot explain."""
+    for scope in work.scopes():
+        for node in nodes_within(scope.cls.node):
+            if isinstance(node, cst.Name) and node.value == name:
+                return node
+    return work.program.causal.cls.node
 
 
 def prepared(module: ModelingModule) -> Work:
@@ -98,7 +113,9 @@ def prepared(module: ModelingModule) -> Work:
         if (found := match_class(cls, module, norms.ROWS)) is not None:
             check_neutral(cls, module, "forward")
             known_norms[name] = found
-        elif (found := match_class(cls, module, rotaries.CLASSES)) is not None:
+        elif (
+            found := match_class(cls, module, rotaries.CLASSES, rotaries.UPDATED)
+        ) is not None:
             check_neutral(cls, module, "forward")
             forward = cls.method("forward")
             places = [p.name.value for p in forward.params.params[1:]]

@@ -44,11 +44,13 @@ class Body:
     Attributes:
         result: Value of its forward or of the function.
         parameters: Values of `nn.Parameter`s that the constructor makes, by name.
+        held: Values of all attributes that it sets.
         source: Text or name, for messages.
     """
 
     result: Value
     parameters: dict[str, Value]
+    held: dict[str, Value]
 
 
 @cache
@@ -109,7 +111,7 @@ def class_body(cls: ModelingClass, module: ModelingModule, kind: str) -> Body:
         if value.op == "call"
         and value.name in {"torch.nn.Parameter", "torch.nn.Linear"}
     }
-    return Body(result, parameters)
+    return Body(result, parameters, {n: v for n, (v, _) in flow.assigned.items()})
 
 
 def function_body(name: str, module: ModelingModule, kind: str) -> Body:
@@ -125,7 +127,7 @@ def function_body(name: str, module: ModelingModule, kind: str) -> Body:
     check_pure(evaluator.flow, function)
     if result is None:
         raise Refused("body", f"{name} returns nothing", function)
-    return Body(result, {})
+    return Body(result, {}, {})
 
 
 def plain(
@@ -188,9 +190,19 @@ def holes(function: cst.FunctionDef, kind: str) -> dict[str, Value]:
 
 
 def match_class(
-    cls: ModelingClass, module: ModelingModule, rows: dict[str, str]
+    cls: ModelingClass,
+    module: ModelingModule,
+    rows: dict[str, str],
+    named: frozenset[str] = frozenset(),
 ) -> tuple[str, dict[str, Value]] | None:
     """The row a class matches, with what the row's parameters stand for.
+
+    Args:
+        cls: The class.
+        module: The modeling module.
+        rows: The table.
+        named: Attributes that a decorator reads or writes: they must have the row's
+            names and values.
 
     Returns None when the class is in no row, cannot be followed, or holds
     parameters that the row does not.
@@ -205,7 +217,12 @@ def match_class(
         if (
             bound is not None
             and is_renaming(bound)
-            and len(known.parameters) == len(body.parameters)
+            and set(known.parameters) == set(body.parameters)
+            and all(
+                name in body.held
+                and unify(known.held[name], body.held[name], bound) is not None
+                for name in named
+            )
         ):
             return name, bound
     return None

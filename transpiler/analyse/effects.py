@@ -75,6 +75,13 @@ def is_pure_call(value: Value) -> bool:
     )
 
 
+def is_tensor_made(value: Value) -> bool:
+    """Whether a value is what a torch function or tensor method gives: never None."""
+    if value.op == "method":
+        return not has_effect(value)
+    return value.op == "call" and value.name.startswith("torch.")
+
+
 def is_layer(name: str) -> bool:
     """Whether a name is a class of `torch.nn`: making a layer is no effect."""
     root, _, last = name.rpartition(".")

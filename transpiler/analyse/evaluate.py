@@ -123,9 +123,16 @@ class Evaluator(Expressions):
         return None
 
     def statement(self, node: cst.CSTNode) -> Value | None:
-        """Walk one statement; the value when it returns."""
+        """Walk one statement; the value when it returns.
+
+        Raises:
+            Refused: [statement] for a kind that is not followed; [one-line] for
+                several on a line, which could only be kept or dropped together.
+        """
         match node:
             case cst.SimpleStatementLine():
+                if len(node.body) > 1:
+                    raise Refused("one-line", "several statements on a line", node)
                 return self.block(node.body)
             case cst.Return():
                 return self.value(node.value) if node.value else self.graph.const(None)

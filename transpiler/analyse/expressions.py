@@ -14,6 +14,7 @@ import libcst as cst
 
 from transpiler.analyse import names as spelling
 from transpiler.analyse.calls import Calls
+from transpiler.analyse.effects import is_tensor_made
 from transpiler.analyse.values import Graph, Value
 from transpiler.refusal import Refused
 
@@ -51,17 +52,11 @@ OBJECTS = frozenset(
         "self",
         "config",
         "child",
-        "module",
-        "method",
-        "call",
         "tuple",
         "list",
         "dict",
         "binary",
-        "tokens",
         "positions",
-        "carried",
-        "looped",
         "element",
         "index",
     ]
@@ -254,7 +249,7 @@ class Expressions(Calls):
         if operator == "is" and right.op == "const" and right.constant is None:
             if left.op == "const":
                 return self.graph.const(left.constant is None)
-            if left.op in OBJECTS:
+            if left.op in OBJECTS or is_tensor_made(left):
                 return self.graph.const(False)
             if left.op == "tokens?":
                 embeds = left.args[0]

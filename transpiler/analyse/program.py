@@ -24,7 +24,11 @@ from transpiler.analyse.module import (
     check_neutral,
     the_causal_class,
 )
-from transpiler.analyse.statements import check_attributes_free, is_pretrained
+from transpiler.analyse.statements import (
+    check_attributes_free,
+    is_pretrained,
+    nested,
+)
 from transpiler.analyse.values import Graph, Value
 from transpiler.refusal import Refused
 
@@ -157,7 +161,7 @@ class Analyser:
         evaluator = Evaluator(
             self.program.graph,
             self.module.resolve,
-            lambda name: self.attribute(scope, name, scope.init),
+            lambda name: self.made(scope, name),
         )
         scope.init = evaluator.flow
         self_value = self.program.graph.make("self", cls.name)
@@ -165,6 +169,10 @@ class Analyser:
         if evaluator.guards:
             raise Refused("constructor", "an undecided branch", init)
         check_attributes_free(cls, list(scope.init.assigned))
+        for node in nested(init):
+            small = node.body[0] if isinstance(node, cst.SimpleStatementLine) else None
+            if isinstance(small, cst.Return):
+                raise Refused("constructor", "the constructor returns", node)
         for statement in init.body.body:
             if isinstance(statement, cst.SimpleStatementLine):
                 self.find_child(scope, statement)
@@ -229,6 +237,12 @@ class Analyser:
             return
         bound = bind_arguments(init, child.value, self.program.graph, skip=1)
         self.construct(cls, bound)
+
+    def made(self, scope: Scope, name: str) -> Value:
+        """What `self.<name>` is in a constructor, where a module is still training."""
+        if name == "training":
+            return self.program.graph.fresh("attr", name)
+        return self.attribute(scope, name, scope.init)
 
     def attribute(self, scope: Scope, name: str, flow: Flow) -> Value:
         """What `self.<name>` is."""

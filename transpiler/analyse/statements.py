@@ -101,10 +101,14 @@ def check_module(tree: cst.Module) -> None:
     """A name of the module means one thing, and nothing there has an effect.
 
     Raises:
-        Refused: [module-name] for a name that is bound twice, is a builtin's or may
-            be anything (`import *`, `global`); [module-effect] for a statement that
-            does more than bind plain names.
+        Refused: [module-name] for a name that is bound twice, is a builtin's, may
+            be anything (`import *`, `global`) or may be another to Python;
+            [module-effect] for a statement that does more than bind plain names.
     """
+    if not tree.code.isascii():
+        for part in expressions(tree):
+            if isinstance(part, cst.Name) and not part.value.isascii():
+                raise Refused("module-name", "a name beyond ASCII", part)
     bound: set[str] = set()
     imports = imported_names(tree)
     for node in tree.body:

@@ -56,6 +56,18 @@ ORIGINS: dict[str, str] = {
 PLAIN = ("torch", "math")
 
 
+class NoOrigin(Refused):
+    """A name that the output uses and no import explains: [import].
+
+    Args:
+        name: The name.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__("import", f"{name} is used and has no known origin")
+        self.name = name
+
+
 def free_names(code: str) -> set[str]:
     """Names that the classes of a module use and do not bind.
 
@@ -100,7 +112,7 @@ def import_lines(names: set[str], upstream: dict[str, str]) -> list[str]:
         ):
             modules.setdefault("transformers", set()).add(name)
         else:
-            raise Refused("import", f"{name} is used and has no known origin")
+            raise NoOrigin(name)
     groups: list[list[str]] = [[], [], []]
     for name in sorted(plain):
         groups[0 if name == "math" else 1].append(f"import {name}")

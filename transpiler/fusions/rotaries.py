@@ -9,12 +9,16 @@ HALF_CLASS = """
 class Rotary(nn.Module):
     def __init__(self, config):
         super().__init__()
+        self.config = config
+        self.max_seq_len_cached = config.max_position_embeddings
+        self.original_max_seq_len = config.max_position_embeddings
         self.rope_type = config.rope_parameters["rope_type"]
         frequencies = self.compute_default
         if self.rope_type != "default":
             frequencies = ROPE_INIT_FUNCTIONS[self.rope_type]
-        found, self.scaling = frequencies(config)
+        found, self.attention_scaling = frequencies(config)
         self.inv_freq = nn.Buffer(found, persistent=False)
+        self.original_inv_freq = nn.Buffer(found, persistent=False)
 
     @staticmethod
     def compute_default(config):
@@ -27,8 +31,8 @@ class Rotary(nn.Module):
         inverse = self.inv_freq.to(device=x.device, dtype=torch.float)
         angles = position_ids[..., None].float() * inverse
         both = torch.cat((angles, angles), dim=-1)
-        cos = both.cos() * self.scaling
-        sin = both.sin() * self.scaling
+        cos = both.cos() * self.attention_scaling
+        sin = both.sin() * self.attention_scaling
         return cos.to(dtype=x.dtype), sin.to(dtype=x.dtype)
 """
 
@@ -45,5 +49,17 @@ def apply(q, k, cos, sin, unsqueeze_dim):
     return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
 """
 
+# What `dynamic_rope_update` reads and writes in the class, under these names.
+UPDATED = frozenset(
+    {
+        "attention_scaling",
+        "config",
+        "inv_freq",
+        "max_seq_len_cached",
+        "original_inv_freq",
+        "original_max_seq_len",
+        "rope_type",
+    }
+)
 CLASSES = {"half": HALF_CLASS}
 APPLIES = {"half": HALF_APPLY}

@@ -159,6 +159,8 @@ class Axes:
         if call.op == "call" and call.name in self.work.applies:
             return self.of(call.args[int(value.name)])
         if call.op == "call" and call.args and call.args[0].op == "call":
+            if value.name != "0":
+                raise self.refuse("attention weights are read", value)
             query = self.of(call.args[2])
             return (query[0], query[2], query[1], query[3])
         if call.op == "module":

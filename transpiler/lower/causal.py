@@ -11,6 +11,7 @@ Refused when, besides what is listed below
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 import libcst as cst
 
@@ -193,7 +194,22 @@ def all_tokens(value: Value) -> Value:
 
 
 def mapper_text(work: Work) -> str:
-    """Checkpoint names of merged projections, scoped by the owner's attribute."""
+    """Checkpoint names of merged projections, scoped by the owner's attribute.
+
+    Raises:
+        Refused: [weight-names] for a name under which two classes hold different
+            projections, which one entry cannot tell apart.
+    """
+    for shard in work.shards:
+        for path in owners(work, shard.owner):
+            for other in holders(work, path):
+                same = replace(shard, owner=other.name) in work.shards
+                if shard.source in other.children and not same:
+                    raise Refused(
+                        "weight-names",
+                        f"{path}.{shard.source} is of two classes",
+                        other.cls.node,
+                    )
     lines: list[str] = []
     for shard in work.shards:
         lines += [
@@ -211,6 +227,17 @@ def owners(work: Work, name: str) -> list[str]:
             if child.kind == name:
                 found[child.name] = None
     return list(found)
+
+
+def holders(work: Work, path: str) -> list[Scope]:
+    """The classes that are held under an attribute name."""
+    found: dict[str, Scope] = {}
+    for scope in work.program.scopes.values():
+        child = scope.children.get(path)
+        held = work.program.scopes.get(child.kind) if child is not None else None
+        if held is not None:
+            found[held.name] = held
+    return list(found.values())
 
 
 def packed_text(work: Work) -> str:

@@ -118,6 +118,14 @@ def fitted(work: Work, callee: Scope) -> Change:
 
 def take_first(work: Work, scope: Scope, node: cst.Call) -> None:
     """`x, _ = self.child(…)` becomes `x = …` for a child with one result left."""
+    flow = forward_of(scope)
+    for read, value in flow.values.items():
+        if (
+            value.op == "item"
+            and value.name != "0"
+            and value.args[0] is flow.values[node]
+        ):
+            raise Refused("results", "a result that is gone is read", read)
     edits = work.edits_of(scope)
     for found in scope.cls.method("forward").body.body:
         if not isinstance(found, cst.SimpleStatementLine):

@@ -92,6 +92,9 @@ def check_constructor(work: Work, scope: Scope) -> None:
     for _, node in scope.init.writes:
         if not isinstance(node, cst.AugAssign | cst.Expr):
             raise Refused("constructor-effect", "a value is written in place", node)
+    for node, value in scope.init.values.items():
+        if value.op == "attr" and value.name.startswith("_"):
+            raise Refused("constructor-effect", f"{value.name} is not public", node)
     for walrus in scope.init.bound:
         raise Refused("constructor-effect", "a name is bound in an expression", walrus)
     for call in scope.init.effects:
@@ -242,15 +245,20 @@ def is_allowed(scope: Scope, node: cst.CSTNode, value: Value) -> bool:
             base = flow.values.get(node.value)
             if base is None or base.op in {"child", "element"}:
                 return False
+            if base.op == "config" and node.attr.value.startswith("_"):
+                return False
             return not is_tensor(base) or node.attr.value in {"dtype", "device"}
         case cst.BinaryOperation():
+            sides = (flow.values[node.left], flow.values[node.right])
+            if any(is_token(side) for side in sides):
+                return False
             return value.op == "const" or value.name in ARITHMETIC
         case cst.Comparison():
-            sides = [node.left, *(c.comparator for c in node.comparisons)]
+            compared = [node.left, *(c.comparator for c in node.comparisons)]
             contained = any(
                 isinstance(c.operator, cst.In | cst.NotIn) for c in node.comparisons
             )
-            return not (contained and any(is_tensor(flow.values[s]) for s in sides))
+            return not (contained and any(is_tensor(flow.values[s]) for s in compared))
         case cst.BooleanOperation():
             return not any(is_tensor(flow.values[s]) for s in (node.left, node.right))
         case cst.UnaryOperation(operator=cst.Not()):
@@ -274,6 +282,15 @@ def is_allowed_call(value: Value) -> bool:
     return value.op == "const" or (
         value.name.startswith("torch.") and last in ELEMENTWISE
     )
+
+
+def is_token(value: Value) -> bool:
+    """Whether a value has an element for each token, and none for its width."""
+    if value.op in {"positions", "tokens?"}:
+        return True
+    if value.op in {"binary", "compare", "method", "unary"}:
+        return any(is_token(arg) for arg in value.args)
+    return False
 
 
 def is_tensor(value: Value) -> bool:
