@@ -8,6 +8,7 @@ Refused when
     constructor: a constructor branches on the config, or makes one child twice.
     constructed-twice: a class is made twice with different arguments.
     called-twice: a class is called with two masks or constants.
+    children: a class has none, or several, of a module of which it must have one.
     module-list: a list of modules that is not one comprehension over a range.
 """
 

@@ -13,6 +13,7 @@ from transpiler.analyse.program import Child, Program, Scope
 from transpiler.analyse.values import Value
 from transpiler.edits import Edits
 from transpiler.refusal import Refused
+from transpiler.rewrite import nodes_within
 
 LINEAR = "torch.nn.Linear"
 
@@ -63,7 +64,7 @@ class Projection:
         value: Its call, as a value.
         call: Its call.
         heads: Number of heads, and as source text.
-        size_text: Head size as source text.
+        size: Head size, and as source text.
     """
 
     role: str
@@ -72,6 +73,7 @@ class Projection:
     call: cst.Call
     heads: Value
     heads_text: str
+    size: Value
     size_text: str
 
 
@@ -218,6 +220,7 @@ def the_node(scope: Scope, value: Value, what: str) -> cst.CSTNode:
         node
         for node in flow.nodes_of(value)
         if not isinstance(node, cst.Name | cst.NamedExpr)
+        and node not in flow.tests
         and not is_identity(flow, node, value)
     ]
     if len(nodes) != 1:
@@ -239,21 +242,27 @@ def is_identity(flow: Flow, node: cst.CSTNode, value: Value) -> bool:
 def single_call(scope: Scope, child: Child, value: Value) -> cst.Call:
     """The one call of a child, written `self.<child>(x)`, nothing else refers to it.
 
+    A test that the facts decide, such as `self.<child> is not None`, is no reference.
+
     Raises:
         Refused: [extra-use] for another call or reference; [call-shape] for a call
             that does not have exactly one positional argument.
     """
     node = the_node(scope, value, f"self.{child.name}")
     reference = value.args[0]
-    references = forward_of(scope).nodes_of(reference)
+    flow = forward_of(scope)
+    held = [node for node in flow.tests if isinstance(node, cst.If | cst.IfExp)]
+    tested = {inner for node in held for inner in nodes_within(node.test)}
+    references = [n for n in flow.nodes_of(reference) if n not in tested]
     if len(references) != 1:
         raise Refused(
             "extra-use", f"self.{child.name} is used {len(references)} times", node
         )
     check_linear(child)
-    if not isinstance(node, cst.Call) or len(node.args) != 1 or node.args[0].star:
+    is_one = len(value.args) == 2 and not value.keywords
+    if not isinstance(node, cst.Call) or not is_one or node.args[0].star:
         raise Refused(
-            "call-shape", f"self.{child.name} takes more than one input", node
+            "call-shape", f"self.{child.name} is not called with one operand", node
         )
     return node
 

@@ -185,7 +185,7 @@ def check_alike(scope: Scope, found: list[Projection]) -> None:
                 f"self.{query.child.name} and self.{other.child.name} differ in bias",
                 other.child.call,
             )
-        if other.size_text != query.size_text:
+        if other.size is not query.size:
             raise Refused("head-size", "head sizes differ", other.child.call)
 
 
@@ -256,6 +256,7 @@ def projection_of(
                     call,
                     scope.init.values[heads],
                     code(heads),
+                    head_size,
                     code(size),
                 )
         break

@@ -27,6 +27,8 @@ def roots(value: Value) -> frozenset[Value]:
     """The values whose memory a value may share, views looked through."""
     if value.op == "choice":
         return frozenset().union(*(roots(side) for side in value.args[1:]))
+    if value.op in {"tuple", "list"}:
+        return frozenset().union(*(roots(part) for part in value.args))
     is_view = (
         (value.op == "method" and value.name in VIEWS)
         or (value.op == "attr" and value.name not in MEASURES)
@@ -36,7 +38,10 @@ def roots(value: Value) -> frozenset[Value]:
 
 
 def readers(scope: Scope, value: Value) -> list[Value]:
-    """Operations of a forward that read a value's memory, views of it aside."""
+    """Operations of a forward that read a value's memory, views of it aside.
+
+    What the forward returns is read by its caller.
+    """
     memory = roots(value)
     found: list[Value] = []
     for user in distinct_values(scope):
@@ -46,6 +51,9 @@ def readers(scope: Scope, value: Value) -> list[Value]:
             continue
         if any(roots(operand) & memory for operand in operands):
             found.append(user)
+    result = forward_of(scope).result
+    if result is not None and roots(result) & memory:
+        found.append(result)
     return found
 
 

@@ -162,18 +162,20 @@ def check_eager(work: Work, scope: Scope, value: Value, node: cst.Call) -> None:
 
 
 def heads_of(work: Work, scope: Scope) -> list[Projection]:
-    """The projections of a class, which say the head counts."""
+    """The projections of a class, which say the head counts.
+
+    Raises:
+        Refused: [heads], or what the first refused fusion says, which may be rotary.
+    """
     found = work.projections.get(scope.name)
     if found is None:
         reason = next(
-            (o for o in work.outcomes if o.scope == scope.name and o.fusion == "qkv"),
+            (o for o in work.outcomes if o.scope == scope.name and o.code),
             None,
         )
-        raise Refused(
-            "heads",
-            f"heads are not known: {reason.detail if reason else 'no projections'}",
-            reason.node if reason else scope.cls.node,
-        )
+        if reason is None:
+            raise Refused("heads", "query, key and value are not known", scope.cls.node)
+        raise Refused(reason.code, reason.detail, reason.node)
     return found
 
 
@@ -190,7 +192,9 @@ def construct(work: Work, scope: Scope, scale: str, window: Value) -> None:
     """Append `self.attn = Attention(...)` to the constructor."""
     if "attn" in scope.children or "attn" in scope.init.assigned:
         raise Refused("name-taken", "self.attn exists", scope.cls.node)
-    query, key, _ = heads_of(work, scope)
+    query, key, value = heads_of(work, scope)
+    if key.heads is not value.heads or query.size is not value.size:
+        raise Refused("heads", "the value's heads are not the key's", value.call)
     for projection in (query, key):
         out = projection.child.argument(1, "out_features")
         check_moved(scope, out, scope.cls.method("__init__"))

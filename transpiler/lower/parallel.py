@@ -2,10 +2,13 @@
 
 A linear whose output leads, element by element, to another linear of the same
 forward is split by columns; the one that it leads to is split by rows and sums over
-the ranks. A linear that stands alone is replicated.
+the ranks. A linear that stands alone is replicated. Between the two a rank has only
+its share of the width, which must not meet a whole tensor, nor leave the forward.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import Value
@@ -14,11 +17,13 @@ from transpiler.fusions.fusion import (
     Work,
     bias_of,
     distinct_values,
+    forward_of,
     linear_of,
     single_call,
     size_of,
 )
 from transpiler.fusions.linears import divisible, layer
+from transpiler.fusions.qkv import is_interface_call
 from transpiler.lower.axes import HEADS, Axes
 from transpiler.refusal import Refused
 
@@ -30,7 +35,8 @@ def lower_linears(work: Work, scope: Scope) -> None:
 
     Raises:
         Refused: [parallel] for a linear that is not called once, or stands between
-            two others, or behind something that needs the whole width.
+            two others, or behind something that needs the whole width, and for a share
+            of a width that meets a whole tensor.
     """
     calls: dict[str, Value] = {}
     for value in distinct_values(scope):
@@ -40,19 +46,20 @@ def lower_linears(work: Work, scope: Scope) -> None:
                 raise Refused(
                     "parallel", f"self.{child.name} is called twice", child.call
                 )
+            single_call(scope, child, value)
             calls[child.name] = value
-    taken = {s.source for s in work.shards if s.owner == scope.name}
     feeds = {
         name: producers(work, scope, value.args[1]) for name, value in calls.items()
     }
     feeding = {name for found in feeds.values() for name in found}
+    taken = {s.source for s in work.shards if s.owner == scope.name}
+    Shares(work, scope, taken | feeding, {n for n, f in feeds.items() if f}).check()
     edits = work.edits_of(scope)
     for child in scope.children.values():
         if child.kind != LINEAR or child.name in taken:
             continue
         if child.name not in calls:
             raise Refused("parallel", f"self.{child.name} is never called", child.call)
-        single_call(scope, child, calls[child.name])
         if feeds[child.name] and child.name in feeding:
             raise Refused("parallel", f"self.{child.name} is between two", child.call)
         kind = "ReplicatedLinear"
@@ -67,6 +74,81 @@ def lower_linears(work: Work, scope: Scope) -> None:
         edits.swap(
             child.statement, RULE, [*checks, layer(kind, child.name, *arguments)]
         )
+
+
+@dataclass
+class Shares:
+    """Which values of a forward a rank has only its share of.
+
+    Attributes:
+        work: The program.
+        scope: The class.
+        split: Linears that give each rank a share of their output.
+        joining: Linears that take shares and sum over the ranks.
+    """
+
+    work: Work
+    scope: Scope
+    split: set[str]
+    joining: set[str]
+    known: dict[Value, bool] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Every share reaches a linear that joins the ranks, and nothing else.
+
+        Raises:
+            Refused: [parallel].
+        """
+        for value in distinct_values(self.scope):
+            self.is_share(value)
+        result = forward_of(self.scope).result
+        if result is not None and self.is_share(result):
+            raise self.refusal("a share of the width leaves the forward", result)
+
+    def is_share(self, value: Value) -> bool:
+        """Whether a rank has only a part of a value's width.
+
+        Raises:
+            Refused: [parallel] when a share meets a whole tensor or an unknown module.
+        """
+        if value not in self.known:
+            self.known[value] = self.find(value)
+        return self.known[value]
+
+    def find(self, value: Value) -> bool:
+        """By kind of operation."""
+        if value.op in {"carried", "looped", "param", "const", "config", "child"}:
+            return False
+        if value.op == "attr" and value.name in {"shape", "dtype", "device"}:
+            return False
+        if value.op == "item" and value.args[0].name in self.work.applies:
+            return self.is_share(value.args[0].args[int(value.name)])
+        if value.op == "item" and is_interface_call(value.args[0]):
+            return value.name == "0"
+        operands = [*value.args, *(v for _, v in value.keywords)]
+        if value.op == "call" and (
+            is_interface_call(value) or value.name in self.work.applies
+        ):
+            return any(self.is_share(operand) for operand in operands)
+        shares = [operand for operand in operands if self.is_share(operand)]
+        child = linear_of(self.scope, value)
+        if child is not None:
+            if bool(shares) != (child.name in self.joining):
+                raise self.refusal(f"self.{child.name} gets a share of a width", value)
+            return child.name in self.split
+        if value.op == "module" and shares and not self.work.is_norm(self.scope, value):
+            raise self.refusal("a module gets a share of a width", value)
+        axes = Axes(self.work, self.scope)
+        whole = [o for o in operands if axes.is_tensor(o) and o not in shares]
+        is_display = value.op in {"tuple", "list", "dict"}
+        if shares and whole and value.op != "module" and not is_display:
+            raise self.refusal("a share of a width meets a whole tensor", value)
+        return bool(shares)
+
+    def refusal(self, reason: str, value: Value) -> Refused:
+        """A refusal at the node that computes a value."""
+        nodes = forward_of(self.scope).nodes_of(value)
+        return Refused("parallel", reason, nodes[-1] if nodes else self.scope.cls.node)
 
 
 def column_checks(work: Work, scope: Scope, child: Child) -> list[str]:
