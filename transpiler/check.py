@@ -10,7 +10,8 @@ import libcst as cst
 from transpiler.edits import Fate
 from transpiler.fusions.fusion import Work
 from transpiler.refusal import Refused
-from transpiler.rewrite import is_docstring, statements_within
+from transpiler.rewrite import is_docstring
+from transpiler.tree import statements_within
 
 
 def check(work: Work, text: str, fates: dict[cst.CSTNode, Fate]) -> None:

@@ -96,11 +96,6 @@ def statement(text: str) -> Statement:
     return parsed
 
 
-def code(node: cst.CSTNode) -> str:
-    """Text of an expression or statement."""
-    return cst.Module(body=[]).code_for_node(node)
-
-
 def parenthesised(node: cst.BaseExpression) -> cst.BaseExpression:
     """The expression in brackets when it must not be torn apart by its context."""
     loose = (

@@ -36,8 +36,8 @@ from transpiler.lower.operations import check_stated
 from transpiler.lower.parallel import lower_linears
 from transpiler.read import Source, read
 from transpiler.refusal import Refused
-from transpiler.rewrite import nodes_within
 from transpiler.specialise import specialise
+from transpiler.tree import nodes_within
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from transpiler.emit.text import MODE
 from transpiler.fusions import FUSIONS
 from transpiler.pipeline import Transpiled
 from transpiler.report import line_of
-from transpiler.rewrite import statements_within
+from transpiler.tree import statements_within
 
 Statements = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
 

@@ -15,6 +15,7 @@ from transpiler.analyse.evaluate import Flow
 from transpiler.analyse.names import assigned_names
 from transpiler.edits import Edits, Fate, Statement
 from transpiler.refusal import Refused
+from transpiler.tree import nodes_within, statements_within
 
 
 @dataclass
@@ -299,20 +300,6 @@ def names_read(node: cst.CSTNode) -> set[str]:
 
     node.visit(Read())
     return found
-
-
-def nodes_within(node: cst.CSTNode) -> list[cst.CSTNode]:
-    """A node and all nodes below it."""
-    found = [node]
-    for child in node.children:
-        found += nodes_within(child)
-    return found
-
-
-def statements_within(node: cst.CSTNode) -> list[cst.CSTNode]:
-    """Statements strictly inside a compound statement."""
-    kinds = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
-    return [inner for inner in nodes_within(node)[1:] if isinstance(inner, kinds)]
 
 
 def comments_of(node: cst.CSTNode) -> list[cst.EmptyLine]:

@@ -27,6 +27,7 @@ from transpiler.analyse.module import (
 from transpiler.analyse.statements import check_attributes_free
 from transpiler.analyse.values import Graph, Value, unify
 from transpiler.refusal import Refused
+from transpiler.tree import code
 
 HEADER = """
 import math
@@ -161,11 +162,6 @@ def check_pure(flow: Flow, function: cst.FunctionDef, is_made: bool = False) -> 
         parameters = function.params
         if parameters.kwonly_params or parameters.posonly_params:
             raise Refused("body", "special parameters", function)
-
-
-def code(node: cst.CSTNode) -> str:
-    """Text of an expression."""
-    return cst.Module(body=[]).code_for_node(node)
 
 
 def parameters_of(text: str) -> list[str]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import libcst as cst
 
+from transpiler.tree import nodes_within
+
 # torch functions that are also tensor methods: the method is the one spelling.
 METHODS = frozenset(
     [
@@ -153,28 +155,15 @@ def assigned_names(block: cst.CSTNode) -> list[str]:
     """Names that a block binds, in order, each once."""
     found: dict[str, None] = {}
 
-    class Collect(cst.CSTVisitor):
-        def visit_AssignTarget(self, node: cst.AssignTarget) -> None:
-            self.target(node.target)
+    def bind(target: cst.CSTNode) -> None:
+        if isinstance(target, cst.Name):
+            found[target.value] = None
+        elif isinstance(target, cst.Tuple | cst.List):
+            for element in target.elements:
+                bind(element.value)
 
-        def visit_AugAssign(self, node: cst.AugAssign) -> None:
-            self.target(node.target)
-
-        def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
-            self.target(node.target)
-
-        def visit_For(self, node: cst.For) -> None:
-            self.target(node.target)
-
-        def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
-            self.target(node.target)
-
-        def target(self, node: cst.CSTNode) -> None:
-            if isinstance(node, cst.Name):
-                found[node.value] = None
-            elif isinstance(node, cst.Tuple | cst.List):
-                for element in node.elements:
-                    self.target(element.value)
-
-    block.visit(Collect())
+    kinds = (cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.For, cst.NamedExpr)
+    for node in nodes_within(block):
+        if isinstance(node, kinds):
+            bind(node.target)
     return list(found)

@@ -15,6 +15,7 @@ import libcst as cst
 
 from transpiler.analyse.names import assigned_names, dotted, imported_names, resolve
 from transpiler.refusal import Refused
+from transpiler.tree import children
 
 if TYPE_CHECKING:
     from transpiler.analyse.module import ModelingClass, ModelingModule
@@ -214,7 +215,7 @@ def inside(block: cst.CSTNode) -> Iterator[cst.CSTNode]:
 def expressions(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """A node and all nodes below it."""
     yield node
-    for child in node.children:
+    for child in children(node):
         yield from expressions(child)
 
 

@@ -13,7 +13,7 @@ from transpiler.analyse.program import Child, Program, Scope
 from transpiler.analyse.values import Value
 from transpiler.edits import Edits
 from transpiler.refusal import Refused
-from transpiler.rewrite import nodes_within
+from transpiler.tree import children, code, nodes_within
 
 LINEAR = "torch.nn.Linear"
 
@@ -288,7 +288,7 @@ def names_within(node: cst.CSTNode) -> list[cst.Name]:
         return names_within(node.value)
     if isinstance(node, cst.Arg):
         return names_within(node.value)
-    return [name for child in node.children for name in names_within(child)]
+    return [name for child in children(node) for name in names_within(child)]
 
 
 def check_linear(child: Child) -> None:
@@ -312,7 +312,7 @@ def statements_of(function: cst.FunctionDef) -> dict[cst.CSTNode, cst.CSTNode]:
             owner = node
         if owner is not None:
             found[node] = owner
-        for child in node.children:
+        for child in children(node):
             fill(child, owner)
 
     for statement in function.body.body:
@@ -338,7 +338,7 @@ def bias_of(scope: Scope, child: Child) -> tuple[Value, str]:
     node = child.argument(2, "bias")
     if node is None:
         return value_of_constant(scope, True), "True"
-    return scope.init.values[node], cst.Module(body=[]).code_for_node(node)
+    return scope.init.values[node], code(node)
 
 
 def value_of_constant(scope: Scope, constant: object) -> Value:
@@ -358,4 +358,4 @@ def size_of(scope: Scope, child: Child, position: int) -> tuple[Value, str]:
     node = child.argument(position, ("in_features", "out_features")[position])
     if node is None:
         raise Refused("linear-arguments", f"self.{child.name} has no size", child.call)
-    return scope.init.values[node], cst.Module(body=[]).code_for_node(node)
+    return scope.init.values[node], code(node)

@@ -13,7 +13,6 @@ import libcst as cst
 
 from transpiler.analyse.program import Scope
 from transpiler.analyse.values import Value, is_const
-from transpiler.edits import code
 from transpiler.fusions.fusion import (
     Fusion,
     Shard,
@@ -32,6 +31,7 @@ from transpiler.fusions.fusion import (
 from transpiler.fusions.linears import divisible, layer
 from transpiler.fusions.moved import check_arguments
 from transpiler.refusal import Refused
+from transpiler.tree import code
 
 
 class GLU(Fusion):

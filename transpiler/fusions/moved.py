@@ -9,10 +9,9 @@ from __future__ import annotations
 import libcst as cst
 
 from transpiler.analyse.program import Child, Scope
-from transpiler.edits import code
 from transpiler.fusions.fusion import names_within
 from transpiler.refusal import Refused
-from transpiler.rewrite import nodes_within
+from transpiler.tree import code, nodes_within
 
 CONSTANTS = frozenset({"True", "False", "None"})
 

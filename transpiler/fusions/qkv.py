@@ -13,7 +13,6 @@ import libcst as cst
 
 from transpiler.analyse.program import Scope
 from transpiler.analyse.values import Value, is_const
-from transpiler.edits import code
 from transpiler.fusions.fusion import (
     Fusion,
     Projection,
@@ -33,6 +32,7 @@ from transpiler.fusions.linears import divisible, layer
 from transpiler.fusions.moved import check_arguments
 from transpiler.lower.axes import Axes
 from transpiler.refusal import Refused
+from transpiler.tree import code
 
 ROLES = ("query", "key", "value")
 

@@ -14,7 +14,6 @@ import libcst as cst
 
 from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import Value
-from transpiler.edits import code
 from transpiler.fusions.fusion import (
     Fusion,
     Work,
@@ -25,6 +24,7 @@ from transpiler.fusions.fusion import (
 from transpiler.fusions.reads import readers
 from transpiler.lower.axes import HEADS, Axes
 from transpiler.refusal import Refused
+from transpiler.tree import code
 
 STYLES = {"half": True}
 

@@ -14,7 +14,6 @@ import libcst as cst
 
 from transpiler.analyse.program import Scope
 from transpiler.analyse.values import Value, is_const
-from transpiler.edits import code
 from transpiler.fusions.fusion import (
     Outcome,
     Projection,
@@ -36,6 +35,7 @@ from transpiler.lower.window import (
     window_of,
 )
 from transpiler.refusal import Refused
+from transpiler.tree import children, code
 
 RULE = "attention"
 # Keywords that reach the interface and change nothing under the serving facts.
@@ -138,7 +138,7 @@ def loops_around(
     if isinstance(node, cst.For | cst.While | cst.BaseComp):
         around = (*around, node)
     found: list[cst.CSTNode] = []
-    for child in node.children:
+    for child in children(node):
         found += loops_around(child, wanted, around)
     return tuple(dict.fromkeys(found))
 

@@ -17,7 +17,7 @@ import libcst as cst
 
 from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import Value, is_const
-from transpiler.edits import Fate, code, statement
+from transpiler.edits import Fate, statement
 from transpiler.fusions.fusion import (
     LINEAR,
     Work,
@@ -30,7 +30,7 @@ from transpiler.lower.classes import Lowered, class_fates
 from transpiler.lower.model import EMBEDDING
 from transpiler.lower.operations import check_kept
 from transpiler.refusal import Refused
-from transpiler.rewrite import statements_within
+from transpiler.tree import code, statements_within
 
 RULE = "head and shell"
 EMBEDDING_ARGUMENTS = ("num_embeddings", "embedding_dim")

@@ -17,11 +17,12 @@ import libcst as cst
 
 from transpiler.analyse.program import Child, Scope, element_list
 from transpiler.analyse.values import Value
-from transpiler.edits import Change, Fate, Statement, code, statement
+from transpiler.edits import Change, Fate, Statement, statement
 from transpiler.fusions.fusion import LINEAR, Work, forward_of
 from transpiler.lower.operations import check_kept
 from transpiler.refusal import Refused
 from transpiler.rewrite import Rewriting, names_read
+from transpiler.tree import code
 
 RULE = "constructor"
 POSITIONS = "positions: torch.Tensor"

@@ -16,12 +16,13 @@ import libcst as cst
 
 from transpiler.analyse.names import assigned_names
 from transpiler.analyse.program import Child, Scope
-from transpiler.edits import Fate, Statement, code, statement
+from transpiler.edits import Fate, Statement, statement
 from transpiler.fusions.fusion import Work, forward_of, names_within
 from transpiler.lower.classes import parsed
 from transpiler.lower.operations import check_kept
 from transpiler.refusal import Refused
 from transpiler.rewrite import Line, Rewriting, names_read
+from transpiler.tree import code
 
 RULE = "layer loop"
 PLACE = "idx"

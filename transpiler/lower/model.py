@@ -13,7 +13,7 @@ import libcst as cst
 from transpiler.analyse.names import is_configuration
 from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import is_const
-from transpiler.edits import code, statement
+from transpiler.edits import statement
 from transpiler.fusions.fusion import (
     LINEAR,
     Work,
@@ -32,6 +32,7 @@ from transpiler.lower.classes import (
 from transpiler.lower.loop import RULE, lower_loop
 from transpiler.lower.window import CAUSAL, mask_checks
 from transpiler.refusal import Refused
+from transpiler.tree import code
 
 EMBEDDING = "torch.nn.Embedding"
 # Attributes that vLLM reads from outside.

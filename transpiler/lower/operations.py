@@ -15,11 +15,11 @@ from transpiler.analyse.evaluate import Flow
 from transpiler.analyse.names import assigned_names
 from transpiler.analyse.program import Scope
 from transpiler.analyse.values import Value, is_const
-from transpiler.edits import code
 from transpiler.emit.imports import ORIGINS
 from transpiler.fusions.fusion import Work, forward_of, users_of
 from transpiler.refusal import Refused
 from transpiler.rewrite import names_read
+from transpiler.tree import children, code
 
 # Functions and methods that work on each element alone.
 ELEMENTWISE = frozenset(
@@ -210,7 +210,7 @@ def kept_nodes(work: Work, scope: Scope, node: cst.CSTNode) -> Iterator[cst.CSTN
     yield node
     if isinstance(node, cst.Subscript) and is_leading(forward_of(scope), node):
         return
-    parts: Sequence[cst.CSTNode] = node.children
+    parts: Sequence[cst.CSTNode] = children(node)
     if (
         isinstance(node, cst.Call)
         and isinstance(node.func, cst.Attribute)
