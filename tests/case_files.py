@@ -20,7 +20,8 @@ a file of `analyse/`:
 - `unfused FUSION`: written, and that fusion is absent somewhere it was before;
 - `changed`: written, and the text differs.
 
-`has:` and `lacks:`, each any number of times, are texts of the output, `\\n` for a new
+`also:`, any number of times, is a fusion refused before: `FUSION refused [code] at
+SOURCE`. `has:` and `lacks:` are texts of the output, `\\n` for a new
 line. A hunk is put at the place nearest to its line number where its text stands.
 """
 
@@ -56,6 +57,7 @@ class Case:
         fusion: The fusion that is refused, empty when the file is.
         code: Code of the refusal, empty when there is none.
         at: The source line that the refusal points at, or a part of it.
+        also: Fusions that were refused before: fusion, code, source line.
         has: Texts of the output.
         lacks: Texts that the output must not have.
         hunks: Line number, lines before, lines after.
@@ -67,6 +69,7 @@ class Case:
     fusion: str
     code: str
     at: str
+    also: tuple[tuple[str, str, str], ...]
     has: tuple[str, ...]
     lacks: tuple[str, ...]
     hunks: tuple[tuple[int, str, str], ...]
@@ -102,7 +105,8 @@ def case_of(path: Path) -> Case:
             continue
         key, _, value = line.partition(": ")
         said.setdefault(key, []).append(value.replace("\\n", "\n"))
-    assert said.keys() <= {"model", "expect", "has", "lacks"}, f"{name}: {list(said)}"
+    keys = {"model", "expect", "also", "has", "lacks"}
+    assert said.keys() <= keys, f"{name}: {list(said)}"
     (model,), (expect,) = said["model"], said["expect"]
     found = EXPECT.fullmatch(expect)
     assert found is not None, f"{name}: expect: {expect}"
@@ -113,10 +117,18 @@ def case_of(path: Path) -> Case:
         found["fusion"] or found["absent"] or "",
         found["code"] or "",
         found["at"] or "",
+        tuple(refusal_of(text, name) for text in said.get("also", ())),
         tuple(said.get("has", ())),
         tuple(said.get("lacks", ())),
         tuple(hunk_of(text, name) for text in rest),
     )
+
+
+def refusal_of(text: str, name: str) -> tuple[str, str, str]:
+    """Fusion, code and source line of `FUSION refused [code] at SOURCE`."""
+    found = EXPECT.fullmatch(text)
+    assert found is not None, f"{name}: also: {text}"
+    return found["fusion"], found["code"], found["at"]
 
 
 def hunk_of(text: str, name: str) -> tuple[int, str, str]:

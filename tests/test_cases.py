@@ -27,6 +27,20 @@ def applied(outcomes: Iterable[Outcome]) -> Counter[str]:
     return Counter(outcome.fusion for outcome in outcomes if not outcome.code)
 
 
+def check_fusions_refused(case: Case, outcomes: Iterable[Outcome]) -> None:
+    """Each fusion that the case says is refused there, with that code."""
+    source = case.source()
+    found = {
+        (outcome.fusion, outcome.code, line_at(case, source.where(outcome.node)))
+        for outcome in outcomes
+        if outcome.code
+    }
+    own = ((case.fusion, case.code, case.at),) if case.fusion and case.code else ()
+    for fusion, code, at in (*own, *case.also):
+        same = [line for name, said, line in found if (name, said) == (fusion, code)]
+        assert any(at in line for line in same), found
+
+
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 def test_case(case: Case) -> None:
     source = case.source()
@@ -35,6 +49,7 @@ def test_case(case: Case) -> None:
             transpile_source(source)
         assert refused.value.code == case.code, refused.value
         assert case.at in line_at(case, source.where(refused.value.node))
+        check_fusions_refused(case, refused.value.causes)
         return
     made = transpile_source(source)
     body = body_of(made)
@@ -44,12 +59,7 @@ def test_case(case: Case) -> None:
     if case.expect in ("same", "fused"):
         assert not lost
     elif case.code:
-        refusals = [
-            line_at(case, source.where(outcome.node))
-            for outcome in made.outcomes
-            if (outcome.fusion, outcome.code) == (case.fusion, case.code)
-        ]
-        assert any(case.at in line for line in refusals), made.outcomes
+        check_fusions_refused(case, made.outcomes)
     elif case.fusion:
         assert case.fusion in lost
     for text in case.has:

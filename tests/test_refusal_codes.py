@@ -58,5 +58,6 @@ def test_documented_codes_are_raised() -> None:
 def test_every_code_has_a_case() -> None:
     tested = defaultdict(list)
     for case in all_cases():
-        tested[case.code].append(case.name)
+        for code in (case.code, *(code for _, code, _ in case.also)):
+            tested[code].append(case.name)
     assert set().union(*codes("raised").values()) - set(tested) == set()

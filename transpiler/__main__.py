@@ -112,7 +112,9 @@ def walked(source: Source) -> Transpiled:
     try:
         return transpile_source(source)
     except Refused as refused:
-        fail(f"{source.where(refused.node)}: {source.name} refused {refused}", 1)
+        line = f"{source.where(refused.node)}: {source.name} refused {refused}"
+        causes = [f"  {line_of(source, outcome)}" for outcome in refused.causes]
+        fail("\n".join([line, *causes]), 1)
 
 
 def checked_in(folder: Path) -> list[str]:
@@ -143,7 +145,7 @@ def derived(folder: Path, report: str) -> dict[Path, str]:
 
 
 def fail(message: str, status: int) -> NoReturn:
-    """End the command with one line."""
+    """End the command with one line, and the fusions whose refusal led to it."""
     errors.print(message, markup=False)
     raise SystemExit(status)
 

@@ -80,7 +80,11 @@ def transpile_source(source: Source) -> Transpiled:
     work = prepared(module)
     for fusion in FUSIONS:
         fusion.run(work)
-    lowered = lower(work)
+    try:
+        lowered = lower(work)
+    except Refused as refused:
+        refused.causes = tuple(outcome for outcome in work.outcomes if outcome.code)
+        raise
     ordered = [lowered[name] for name in module.classes if name in lowered]
     try:
         text = text_of(

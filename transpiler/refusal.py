@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from libcst import CSTNode
+
+if TYPE_CHECKING:
+    from transpiler.fusions.fusion import Outcome
 
 
 class Refused(Exception):
@@ -12,7 +17,12 @@ class Refused(Exception):
         code: Stable kebab-case code, documented where it is raised.
         reason: One clause in lower case that names the thing in source spelling.
         node: The upstream node it is about; gives line and column.
+
+    Attributes:
+        causes: Fusions that were refused before, one of which may be the cause.
     """
+
+    causes: tuple[Outcome, ...] = ()
 
     def __init__(self, code: str, reason: str, node: CSTNode | None = None) -> None:
         super().__init__(f"[{code}]: {reason}")

@@ -23,6 +23,7 @@ class Calls:
     resolve: Callable[[str], str]
     guards: list[tuple[Value, bool]]
     inlined: dict[str, cst.FunctionDef]
+    signatures: dict[str, tuple[str, ...]]
 
     def value(self, node: cst.BaseExpression) -> Value:
         """Provided by `Expressions`."""
@@ -109,6 +110,8 @@ class Calls:
         if name.startswith("torch.") and name[6:] in spelling.METHODS and args:
             return self.method(args[0], name[6:], args[1:], keywords)
         args, keywords = self.positional(name, args, keywords)
+        if name in spelling.JOINS and args and args[0].op == "list":
+            args[0] = make("tuple", args=args[0].args)
         if writes_operand(name, args, keywords):
             self.write(args[0], self.flow.calls[-1])
             return self.graph.fresh("written", name, *args)
@@ -181,7 +184,7 @@ class Calls:
         self, name: str, args: list[Value], keywords: list[tuple[str, Value]]
     ) -> tuple[list[Value], list[tuple[str, Value]]]:
         """Arguments with the known keywords moved to their positions."""
-        parameters = spelling.PARAMETERS.get(name, ())
+        parameters = self.signatures.get(name, spelling.PARAMETERS.get(name, ()))
         given = dict(keywords)
         args = list(args)
         for parameter in parameters[len(args) :]:

@@ -82,6 +82,7 @@ class Expressions(Calls):
         self.merged_rest: set[cst.CSTNode] = set()
         self.loops: dict[cst.CSTNode, dict[str, Value]] = {}
         self.inlined: dict[str, cst.FunctionDef] = {}
+        self.signatures: dict[str, tuple[str, ...]] = {}
 
     def value(self, node: cst.BaseExpression) -> Value:
         """The value of an expression node; recorded in the flow."""

@@ -74,6 +74,8 @@ DTYPE_METHODS = {
     "half": "torch.float16",
     "double": "torch.float64",
 }
+# Functions of several tensors, in a list or a tuple.
+JOINS = frozenset({"torch.cat", "torch.stack"})
 ALIASES = {"torch.float": "torch.float32", "torch.concat": "torch.cat"}
 # Methods that return the same numbers, whatever happens to memory.
 IDENTITIES = frozenset({"contiguous", "clone", "detach"})

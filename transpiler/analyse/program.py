@@ -273,6 +273,10 @@ class Analyser:
             lambda name: self.attribute(scope, name, scope.init),
         )
         self_value = self.program.graph.make("self", cls.name)
+        evaluator.signatures = {
+            name: tuple(p.name.value for p in function.params.params)
+            for name, function in self.module.functions.items()
+        }
         forward = cls.method("forward")
         scope.forward = evaluator.run(forward, {"self": self_value, **bound})
         scope.loops = evaluator.loops

@@ -20,12 +20,11 @@ from transpiler.fusions.fusion import (
     assigned_name,
     distinct_values,
     forward_of,
-    linear_of,
-    size_of,
     the_node,
     users_of,
 )
 from transpiler.fusions.reads import is_plain, readers, reads, roots
+from transpiler.fusions.widths import is_as_wide
 from transpiler.refusal import Refused
 
 
@@ -68,7 +67,8 @@ class AddNorm(Fusion):
         norms = [user for user in users if work.is_norm(scope, user)]
         others = [user for user in users if user not in norms]
         where = the_node(scope, value, "the sum")
-        if len(norms) != 1 or len(others) != 1 or others[0].op != "binary":
+        child = work.is_norm(scope, norms[0])
+        if child is None or len(users) != 2 or [o.op for o in others] != ["binary"]:
             raise Refused("extra-use", f"the sum is read {len(users)} times", where)
         block = block_of(scope)
         addition = addition_of(scope, value)
@@ -81,8 +81,7 @@ class AddNorm(Fusion):
             )
         after = [s for s in block[stop + 1 :] if is_copy(scope, s, value)]
         name = name_read(scope, others[0], value)
-        child = work.is_norm(scope, norms[0])
-        check_operands(work, scope, value, child, where)
+        check_operands(work, scope, value, child, where, is_local=True)
         rest = [s for s in block[stop + 1 :] if s not in after]
         check_reads(scope, rest, value, name, norm_at)
         edits = work.edits_of(scope)
@@ -93,11 +92,11 @@ class AddNorm(Fusion):
             norm_at,
             self.name,
             [
-                f"{norm_name}, {name} = self.{child.name if child else ''}"
+                f"{norm_name}, {name} = self.{child.name}"
                 f"({addition.branch}, {addition.residual})"
             ],
         )
-        return f"+ and {child.name if child else ''}"
+        return f"+ and {child.name}"
 
 
 def loop_call(work: Work, scope: Scope) -> tuple[Scope, Value] | None:
@@ -126,7 +125,13 @@ def block_of(scope: Scope) -> list[cst.CSTNode]:
 
 
 def check_operands(
-    work: Work, scope: Scope, value: Value, norm: Child | None, where: cst.CSTNode
+    work: Work,
+    scope: Scope,
+    value: Value,
+    norm: Child,
+    where: cst.CSTNode,
+    *,
+    is_local: bool,
 ) -> None:
     """A sum that a fused norm may compute in the memory of its two operands.
 
@@ -134,9 +139,10 @@ def check_operands(
         work: The program.
         scope: The class.
         value: The sum.
-        norm: The norm that reads it in the same forward; the operands' memory is then
-            free after the sum, also for the caller that gave it.
+        norm: A norm of the class that reads such a sum.
         where: Where to refuse.
+        is_local: Whether the sum and its norm stand in one forward; the operands'
+            memory must then be free after the sum, also for the caller that gave it.
 
     Raises:
         Refused: [operands], [operand-read].
@@ -144,21 +150,24 @@ def check_operands(
     one, two = value.args
     if roots(one) & roots(two) or not (is_plain(one) and is_plain(two)):
         raise Refused("operands", "the operands may differ or share memory", where)
+    width = norm_width(scope, norm)
     for operand in (one, two):
-        linear = linear_of(scope, operand)
-        if linear is not None and norm is not None:
-            width = norm.argument(0, "hidden_size")
-            ours = size_of(scope, linear, 1)[0]
-            if width is None or scope.init.values[width] is not ours:
-                raise Refused("operands", "an operand is not as wide", where)
+        if width is None or not is_as_wide(work, scope, operand, width):
+            raise Refused("operands", "an operand may not be as wide", where)
     given = forward_of(scope).environments[block_of(scope)[0]].values()
     memory = roots(one) | roots(two)
-    if norm is not None and any(roots(known) & memory for known in given):
+    if is_local and any(roots(known) & memory for known in given):
         found = loop_call(work, scope)
         if found is None or readers(found[0], layer_input(scope, found[1])) != [
             found[1]
         ]:
             raise Refused("operand-read", "the caller may read an operand", where)
+
+
+def norm_width(scope: Scope, norm: Child) -> Value | None:
+    """The width that a norm is made for."""
+    made = norm.argument(0, "hidden_size")
+    return scope.init.values[made] if made is not None else None
 
 
 def check_reads(

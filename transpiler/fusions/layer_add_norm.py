@@ -22,6 +22,7 @@ from transpiler.fusions.add_norm import (
     layer_input,
     loop_call,
     name_read,
+    norm_width,
     norm_statement,
 )
 from transpiler.fusions.fusion import (
@@ -77,14 +78,17 @@ class LayerAddNorm(Fusion):
         if users_of(scope, value):
             raise Refused("extra-use", "the layer's sum is read again", scope.cls.node)
         addition = addition_of(scope, value)
-        check_operands(work, scope, value, None, scope.cls.node)
         users = users_of(scope, carried)
         norms = [user for user in users if work.is_norm(scope, user)]
         others = [user for user in users if user not in norms]
         where = scope.cls.method("forward")
-        if len(norms) != 1 or len(others) != 1 or others[0].op != "binary":
+        first = work.is_norm(scope, norms[0]) if norms else None
+        if first is None or len(users) != 2 or [o.op for o in others] != ["binary"]:
             raise Refused("extra-use", f"the input is read {len(users)} times", where)
+        check_operands(work, scope, value, first, scope.cls.node, is_local=False)
         final_at, final_name, final = self.final_norm(work, model, call)
+        if norm_width(scope, first) is not norm_width(model, final):
+            raise Refused("operands", "the final norm is not as wide", final.call)
         handed = argument_of(model, final_at)
         block = block_of(scope)
         norm_at, norm_name = norm_statement(scope, norms[0])
@@ -100,7 +104,6 @@ class LayerAddNorm(Fusion):
             raise Refused("residual-name", f"the input is read as {read}", where)
         if read == parameter:
             raise Refused("residual-name", "the input has no second name", where)
-        first = work.is_norm(scope, norms[0])
         start = block.index(norm_at) + 1
         after = [s for s in block[start:] if is_copy(scope, s, carried)]
         rest = [s for s in block[start:] if s not in after]
@@ -113,7 +116,7 @@ class LayerAddNorm(Fusion):
         edits = work.edits_of(scope)
         for copied in (*before, *after, *tail[:-1]):
             edits.swap(copied, self.name, [])
-        norm = f"self.{first.name if first else ''}"
+        norm = f"self.{first.name}"
         edits.swap(
             norm_at,
             self.name,
@@ -140,7 +143,7 @@ class LayerAddNorm(Fusion):
             [f"{final_name}, _ = self.{final.name}({handed}, {name})"],
         )
         work.with_residual[scope.name] = parameter
-        return f"+ and the next {first.name if first else ''} or {final.name}"
+        return f"+ and the next {first.name} or {final.name}"
 
     def check_loop(self, model: Scope, call: Value) -> None:
         """The loop does nothing but call the layer: `x = layer(…)`."""

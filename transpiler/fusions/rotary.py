@@ -21,7 +21,7 @@ from transpiler.fusions.fusion import (
     forward_of,
     the_node,
 )
-from transpiler.fusions.reads import readers
+from transpiler.fusions.reads import readers, roots
 from transpiler.lower.axes import HEADS, Axes
 from transpiler.refusal import Refused
 from transpiler.tree import code
@@ -40,8 +40,9 @@ class Rotary(Fusion):
         head-size: no attribute of the class holds the head size.
         rotary-config: the rotary module is made from more or other than the config that
             the class takes.
-        operand-read: query or key, which vLLM turns in place, are read again.
-        name-taken: the class has an attribute `rotary_emb` already.
+        operand-read: query or key, which vLLM turns in place, are read again
+            or share memory.
+        name-taken: the class has an attribute `rotary_emb` already, or a second call.
     """
 
     name = "rotary"
@@ -74,7 +75,10 @@ class Rotary(Fusion):
             operands[0].op not in {"choice", "module", "binary", "param"}
         ):
             raise Refused("positions", f"self.{child.name} takes other positions", node)
-        for operand in value.args[:2]:
+        query, key = value.args[:2]
+        if roots(query) & roots(key):
+            raise Refused("operand-read", "query and key share memory", node)
+        for operand in (query, key):
             if readers(scope, operand) != [value]:
                 raise Refused("operand-read", "an operand is read again", node)
         axes = Axes(work, scope)
@@ -83,7 +87,8 @@ class Rotary(Fusion):
         held = [n for n, (v, _) in scope.init.assigned.items() if v is size]
         if not held:
             raise Refused("head-size", "no attribute holds the head size", node)
-        if "rotary_emb" in scope.children or "rotary_emb" in scope.init.assigned:
+        taken = (*scope.children, *scope.init.assigned)
+        if "rotary_emb" in taken or scope.name in work.with_positions:
             raise Refused("name-taken", "self.rotary_emb exists", scope.cls.node)
         edits = work.edits_of(scope)
         edits.replace(node, self.name, rotated, [arg.value for arg in node.args[:2]])
@@ -138,13 +143,7 @@ def is_table(work: Work, value: Value) -> bool:
         and value.args[0].op == "module"
         and value.args[0].args[0].op == "child"
         and value.args[0].args[0].args[0].name in work.program.scopes
-        and any(
-            operand.op == "positions"
-            for operand in (
-                *value.args[0].args[1:],
-                *(v for _, v in value.args[0].keywords),
-            )
-        )
+        and any(operand.op == "positions" for operand in value.args[0].walk())
     )
 
 

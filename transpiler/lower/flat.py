@@ -66,17 +66,16 @@ def change_of(scope: Scope, axes: Axes, value: Value) -> Change | None:
     if is_attended(value.args[0]):
         raise axes.refuse("the attention's output is transposed", value)
     if len(before) == 4 and before[2] is HEADS and after[1] is HEADS:
-        split = value.args[0]
-        folded = split.op == "method" and split.name == "view"
-        return receiver if folded and only_folded(scope, axes, split) else fold
+        return receiver if is_folded(scope, axes, value.args[0]) else fold
     raise axes.refuse("a transpose that does not bring the heads forward", value)
 
 
 def only_folded(scope: Scope, axes: Axes, view: Value) -> bool:
-    """Whether every reader of a heads view is a transpose that folds it again."""
+    """Whether every reader of a heads view takes folded heads: a transpose, rotary."""
     users = users_of(scope, view)
     return bool(users) and all(
-        user.op == "method" and user.name == "transpose" and axes.of(user)[1] is HEADS
+        (user.op == "method" and user.name == "transpose" and axes.of(user)[1] is HEADS)
+        or (user.op == "call" and user.name in axes.work.applies)
         for user in users
     )
 

@@ -149,12 +149,7 @@ def check_kept(
                 raise Refused("operation", "an operation that is not followed", node)
             if value is not None and not is_allowed(scope, node, value):
                 what = value.name or value.op
-                why = "".join(
-                    f": {o.fusion} refused [{o.code}], {o.detail}"
-                    for o in work.outcomes
-                    if o.node is node
-                )
-                raise Refused("operation", f"{what} is not followed{why}", node)
+                raise Refused("operation", f"{what} is not followed", node)
     check_dropped(work, scope, kept, output)
     check_names(scope)
 

@@ -1,0 +1,64 @@
+"""Widths: how wide a tensor of activations is, followed into the modules that make it.
+
+A fused norm works on operands of one width; upstream's `+` would broadcast.
+"""
+
+from __future__ import annotations
+
+from transpiler.analyse.program import Scope
+from transpiler.analyse.values import Value
+from transpiler.fusions.fusion import Work, child_of, linear_of, size_of
+
+SCALARS = frozenset({"attr", "const", "getattr"})
+
+
+def is_as_wide(work: Work, scope: Scope, value: Value, width: Value) -> bool:
+    """Whether all that makes a value says this width; a forward's input says none.
+
+    Args:
+        work: The program.
+        scope: The class whose forward computes the value.
+        value: A tensor of activations.
+        width: The wanted size of its last axis.
+    """
+    if value.op in {"carried", "param"}:
+        return True
+    if value.op == "item" and value.args[0].op == "module":
+        return is_made_so(work, scope, value.args[0], int(value.name), width)
+    if value.op == "module":
+        return is_made_so(work, scope, value, None, width)
+    if value.op in {"binary", "choice", "looped"}:
+        sides = value.args[1:] if value.op == "choice" else value.args
+        tensors = [side for side in sides if side.op not in SCALARS]
+        return all(is_as_wide(work, scope, side, width) for side in tensors)
+    return False
+
+
+def is_made_so(
+    work: Work, scope: Scope, call: Value, index: int | None, width: Value
+) -> bool:
+    """Whether a result of a module call has this width.
+
+    Args:
+        work: The program.
+        scope: The class that calls.
+        call: The call.
+        index: Which of several results; None for the only one.
+        width: The wanted size of the last axis.
+    """
+    child = child_of(scope, call)
+    if child is None:
+        return False
+    if linear_of(scope, call) is not None:
+        return size_of(scope, child, 1)[0] is width
+    if child.kind in work.norms:
+        return len(call.args) == 2 and is_as_wide(work, scope, call.args[1], width)
+    inner = work.program.scope_of(child)
+    result = inner.forward.result if inner is not None and inner.forward else None
+    if inner is None or result is None:
+        return False
+    if index is not None:
+        if result.op != "tuple" or index >= len(result.args):
+            return False
+        result = result.args[index]
+    return is_as_wide(work, inner, result, width)
