@@ -7,6 +7,7 @@ PYTHON ?= python3
 MODEL =
 LIGHT := .venv/bin/python
 FULL := .venv-test/bin/python
+FAST := -m "not engine and not slow" --numprocesses auto
 PIP := -m pip install -qq --disable-pip-version-check
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
@@ -39,10 +40,11 @@ compat: .venv-test/.ready ## every generated module against vLLM 0.33's Python p
 	@$(FULL) tests/compat.py
 
 test: .venv-test/.ready ## every test
-	@$(FULL) -m pytest
+	@$(FULL) -m pytest $(FAST)
+	@$(FULL) -m pytest -m "engine or slow"
 
 test-fast: .venv-test/.ready ## the tests that start no engine
-	@$(FULL) -m pytest -m "not engine and not slow"
+	@$(FULL) -m pytest $(FAST)
 
 lint: .venv/.ready-dev ## ruff, black and mypy
 	@$(LIGHT) -m ruff check .

@@ -8,18 +8,23 @@ from collections.abc import Iterable
 
 import pytest
 from case_files import Case, all_cases, body_of, unedited
+from libcst import CSTNode
 
 from transpiler.fusions.fusion import Outcome
 from transpiler.pipeline import transpile_source
+from transpiler.read import Source
 from transpiler.refusal import Refused
 
 ALL = list(all_cases())
 
 
-def line_at(case: Case, where: str) -> str:
-    """Source line of a place `file:line:column` of an edited file."""
+def line_at(source: Source, node: CSTNode | None) -> str:
+    """The source line that a refusal points at, or the file."""
+    where = source.where(node)
+    if ":" not in where:
+        return where
     assert re.fullmatch(r"[^:]+:\d+:\d+", where), where
-    return case.source().text.splitlines()[int(where.split(":")[1]) - 1].strip()
+    return source.text.splitlines()[int(where.split(":")[1]) - 1].strip()
 
 
 def applied(outcomes: Iterable[Outcome]) -> Counter[str]:
@@ -27,11 +32,12 @@ def applied(outcomes: Iterable[Outcome]) -> Counter[str]:
     return Counter(outcome.fusion for outcome in outcomes if not outcome.code)
 
 
-def check_fusions_refused(case: Case, outcomes: Iterable[Outcome]) -> None:
+def check_fusions_refused(
+    case: Case, source: Source, outcomes: Iterable[Outcome]
+) -> None:
     """Each fusion that the case says is refused there, with that code."""
-    source = case.source()
     found = {
-        (outcome.fusion, outcome.code, line_at(case, source.where(outcome.node)))
+        (outcome.fusion, outcome.code, line_at(source, outcome.node))
         for outcome in outcomes
         if outcome.code
     }
@@ -48,8 +54,8 @@ def test_case(case: Case) -> None:
         with pytest.raises(Refused) as refused:
             transpile_source(source)
         assert refused.value.code == case.code, refused.value
-        assert case.at in line_at(case, source.where(refused.value.node))
-        check_fusions_refused(case, refused.value.causes)
+        assert case.at in line_at(source, refused.value.node)
+        check_fusions_refused(case, source, refused.value.causes)
         return
     made = transpile_source(source)
     body = body_of(made)
@@ -59,7 +65,7 @@ def test_case(case: Case) -> None:
     if case.expect in ("same", "fused"):
         assert not lost
     elif case.code:
-        check_fusions_refused(case, made.outcomes)
+        check_fusions_refused(case, source, made.outcomes)
     elif case.fusion:
         assert case.fusion in lost
     for text in case.has:

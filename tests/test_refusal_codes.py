@@ -7,7 +7,13 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from case_files import all_cases
+import pytest
+from case_files import all_cases, upstream
+
+from transpiler.analyse.module import analyse_module
+from transpiler.check import check_fates
+from transpiler.pipeline import prepared
+from transpiler.refusal import Refused
 
 ROOT = Path(__file__).resolve().parents[1] / "transpiler"
 FILES = sorted(p for p in ROOT.rglob("*.py") if "verify" not in p.parts)
@@ -55,8 +61,15 @@ def test_documented_codes_are_raised() -> None:
     assert {path: lost for path, lost in stale.items() if lost} == {}
 
 
+def test_a_statement_without_a_fate_is_refused() -> None:
+    """No source is known that comes this far, so no case file can show it."""
+    work = prepared(analyse_module(upstream("llama").tree))
+    with pytest.raises(Refused, match=r"\[no-fate\]"):
+        check_fates(work, {})
+
+
 def test_every_code_has_a_case() -> None:
-    tested = defaultdict(list)
+    tested = defaultdict(list, {"no-fate": ["the test above"]})
     for case in all_cases():
         for code in (case.code, *(code for _, code, _ in case.also)):
             tested[code].append(case.name)

@@ -4,9 +4,6 @@ A row is the Python that it matches. It is evaluated exactly as upstream code is
 its constructor and function parameters being holes, so names, temporaries, operand
 order and spelling do not matter while every operation does. A body that no row
 matches is not guessed at.
-
-Refused when
-    body: a function of a table writes in place or returns nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +33,10 @@ from torch import nn
 from torch.nn import functional as F
 from ...modeling_rope_utils import ROPE_INIT_FUNCTIONS
 """
+
+
+class Unlisted(Exception):
+    """A body that computes more than its result, so it can be in no table."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def class_body(cls: ModelingClass, module: ModelingModule, kind: str) -> Body:
     check_pure(called, forward)
     result = called.result
     if result is None:
-        raise Refused("body", f"{cls.name}.forward returns nothing", forward)
+        raise Unlisted(f"{cls.name}.forward returns nothing")
     parameters = {
         name: value
         for name, (value, _) in flow.assigned.items()
@@ -127,7 +128,7 @@ def function_body(name: str, module: ModelingModule, kind: str) -> Body:
     result = evaluator.run(function, bound).result
     check_pure(evaluator.flow, function)
     if result is None:
-        raise Refused("body", f"{name} returns nothing", function)
+        raise Unlisted(f"{name} returns nothing")
     return Body(result, {}, {})
 
 
@@ -151,17 +152,17 @@ def check_pure(flow: Flow, function: cst.FunctionDef, is_made: bool = False) -> 
         is_made: Whether it is a constructor, which sets attributes and calls its base.
 
     Raises:
-        Refused: [body].
+        Unlisted: It does more.
     """
     for node in flow.effects:
         if not (is_made and code(node) == "super().__init__()"):
-            raise Refused("body", "a call with an effect", node)
+            raise Unlisted("a call with an effect")
     if flow.writes or (flow.assigned and not is_made):
-        raise Refused("body", "a write in place or a change of state", function)
+        raise Unlisted("a write in place or a change of state")
     if not is_made:
         parameters = function.params
         if parameters.kwonly_params or parameters.posonly_params:
-            raise Refused("body", "special parameters", function)
+            raise Unlisted("special parameters")
 
 
 def parameters_of(text: str) -> list[str]:
@@ -205,7 +206,7 @@ def match_class(
     """
     try:
         body = class_body(cls, module, "param")
-    except Refused:
+    except (Refused, Unlisted):
         return None
     for name, text in rows.items():
         known, _ = row(text)
@@ -240,7 +241,7 @@ def match_function(
         return None
     try:
         body = function_body(name, module, "param")
-    except Refused:
+    except (Refused, Unlisted):
         return None
     for key, text in rows.items():
         known, _ = row(text)

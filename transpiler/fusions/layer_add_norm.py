@@ -22,8 +22,8 @@ from transpiler.fusions.add_norm import (
     layer_input,
     loop_call,
     name_read,
-    norm_width,
     norm_statement,
+    norm_width,
 )
 from transpiler.fusions.fusion import (
     Fusion,
