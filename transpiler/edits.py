@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from transpiler.tree import code
+
 Change = Callable[[cst.BaseExpression], cst.BaseExpression]
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
@@ -105,7 +107,19 @@ def parenthesised(node: cst.BaseExpression) -> cst.BaseExpression:
         cst.Comparison,
         cst.UnaryOperation,
         cst.Lambda,
+        cst.NamedExpr,
     )
     if isinstance(node, loose) and not node.lpar:
         return node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
     return node
+
+
+def in_place_of(old: cst.BaseExpression, new: cst.BaseExpression) -> cst.BaseExpression:
+    """An expression where another one stood, in brackets if it could be torn apart."""
+    if new.lpar or isinstance(new, cst.Name):
+        return new
+    if old.lpar:
+        return new.with_changes(lpar=old.lpar, rpar=old.rpar)
+    if not isinstance(new, cst.Tuple) and "\n" in code(new):
+        return new.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    return parenthesised(new)

@@ -28,8 +28,9 @@ from transpiler.emit.text import text_of
 from transpiler.fusions import FUSIONS, eager, norms, rotaries
 from transpiler.fusions.fusion import Outcome, Work, distinct_values
 from transpiler.lower.attention import lower_attention
+from transpiler.lower.calls import lower_calls
 from transpiler.lower.causal import lower_causal
-from transpiler.lower.classes import Lowered, lower_calls, lower_class
+from transpiler.lower.classes import Lowered, lower_class
 from transpiler.lower.flat import check_flat, lower_layout
 from transpiler.lower.model import lower_model
 from transpiler.lower.operations import check_stated

@@ -13,7 +13,7 @@ import libcst as cst
 
 from transpiler.analyse.evaluate import Flow
 from transpiler.analyse.names import assigned_names
-from transpiler.edits import Edits, Fate, Statement
+from transpiler.edits import Edits, Fate, Statement, in_place_of
 from transpiler.refusal import Refused
 from transpiler.tree import nodes_within, statements_within
 
@@ -190,11 +190,12 @@ class Apply(cst.CSTTransformer):
         """Rewrite a node whose parts are rewritten already."""
         if isinstance(updated_node, cst.IfExp) and original_node in self.flow.tests:
             decided = self.flow.tests[original_node]
-            updated_node = updated_node.body if decided else updated_node.orelse
+            side = updated_node.body if decided else updated_node.orelse
+            updated_node = in_place_of(updated_node, side)
         change = self.edits.expressions.get(original_node)
-        if change is None:
+        if change is None or not isinstance(updated_node, cst.BaseExpression):
             return updated_node
-        return change(updated_node)  # type: ignore[arg-type]
+        return in_place_of(updated_node, change(updated_node))
 
 
 def is_docstring(node: cst.CSTNode) -> bool:

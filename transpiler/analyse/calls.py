@@ -1,4 +1,8 @@
-"""The value of a call: of a module, a method, a function or an unknown callable."""
+"""The value of a call: of a module, a method, a function or an unknown callable.
+
+Refused when
+    arguments: a call is given a mapping whose keys are not known.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import libcst as cst
 from transpiler.analyse import names as spelling
 from transpiler.analyse.effects import has_effect, writes_operand
 from transpiler.analyse.values import Graph, Value
+from transpiler.refusal import Refused
 
 if TYPE_CHECKING:
     from transpiler.analyse.evaluate import Flow
@@ -62,7 +67,9 @@ class Calls:
         for arg in node.args:
             value = self.value(arg.value)
             if arg.star == "**":
-                keywords.extend(self.double_starred(value))
+                if value.op != "dict":
+                    raise Refused("arguments", "a mapping that is not followed", arg)
+                keywords.extend(value.keywords)
             elif arg.star == "*":
                 args.append(self.graph.make("starred", args=(value,)))
             elif arg.keyword is not None:
@@ -73,12 +80,6 @@ class Calls:
             return self.method(receiver, name, args, keywords)
         function = self.value(node.func)
         return self.called(function, args, keywords)
-
-    def double_starred(self, value: Value) -> list[tuple[str, Value]]:
-        """Keywords that `**value` passes."""
-        if value.op == "dict":
-            return list(value.keywords)
-        return [("**", value)]
 
     def called(
         self, function: Value, args: list[Value], keywords: list[tuple[str, Value]]

@@ -5,7 +5,8 @@ module call. The parameters of a class are the values its callers pass, so that 
 mask or a constant that the model makes is still itself inside the attention.
 
 Refused when
-    constructor: a constructor branches on the config, or makes one child twice.
+    constructor: a constructor branches on the config, makes one child twice or sets
+        it again, or gives a module its arguments by `*` or `**`.
     constructed-twice: a class is made twice with different arguments.
     called-twice: a class is called with two masks or constants.
     children: a class has none, or several, of a module of which it must have one.
@@ -42,7 +43,8 @@ class Child:
         name: Attribute name.
         kind: Name of the class: of the file, or dotted (`torch.nn.Linear`).
         call: The constructor call.
-        statement: The statement that assigns it.
+        statement: The line that assigns it.
+        assignment: The assignment on that line.
         many: Whether it is a list of such modules.
         value: What the constructor call is, as a value.
     """
@@ -51,6 +53,7 @@ class Child:
     kind: str
     call: cst.Call
     statement: cst.SimpleStatementLine
+    assignment: cst.Assign
     many: bool
     value: Value
 
@@ -178,6 +181,9 @@ class Analyser:
             if isinstance(statement, cst.SimpleStatementLine):
                 self.find_child(scope, statement)
         for child in list(scope.children.values()):
+            again = scope.statement_of(child.name)
+            if again not in [t.target for t in child.assignment.targets]:
+                raise Refused("constructor", f"self.{child.name} is set again", again)
             self.construct_child(scope, child)
         return scope
 
@@ -198,11 +204,13 @@ class Analyser:
                 found = self.constructed(scope, small.value)
                 if found is not None:
                     kind, call, many = found
+                    if any(arg.star for arg in call.args):
+                        raise Refused("constructor", "starred arguments", call)
                     if name in scope.children:
                         raise Refused("constructor", f"self.{name} is made twice", call)
                     value = scope.init.values[call]
                     scope.children[name] = Child(
-                        name, kind, call, statement, many, value
+                        name, kind, call, statement, small, many, value
                     )
 
     def constructed(

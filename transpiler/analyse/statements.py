@@ -296,8 +296,11 @@ def check_one_constructor(cls: ModelingClass, module: ModelingModule) -> None:
     """At most one constructor stands between a class and the library's bases.
 
     Raises:
-        Refused: [base-class] when a base in the file has a constructor too.
+        Refused: [base-class] when a base in the file has a constructor too, or there
+            are two bases in the file, whose methods might be found in another order.
     """
+    if sum(base in module.classes for base in cls.bases) > 1:
+        raise Refused("base-class", f"{cls.name} has two bases of the file", cls.node)
     found = [*constructors(cls, module)]
     if len(found) > 1:
         raise Refused(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 import symtable
 
-from transpiler.analyse.names import is_configuration
+from transpiler.analyse.names import is_configuration, origin
 from transpiler.refusal import Refused
 
 LAYERS = "vllm.model_executor.layers"
@@ -98,11 +98,17 @@ def import_lines(names: set[str], upstream: dict[str, str]) -> list[str]:
             of these only configuration classes may be left.
 
     Raises:
-        Refused: [import] for a name that is not known.
+        Refused: [import] for a name that is not known, or another one upstream.
     """
     modules: dict[str, set[str]] = {}
     plain: set[str] = set()
     for name in sorted(names):
+        ours = f"{ORIGINS[name]}.{name}" if name in ORIGINS else name
+        if name in {*PLAIN, *ORIGINS} and upstream.get(name, ours) not in (
+            ours,
+            origin(ours),
+        ):
+            raise NoOrigin(name)
         if name in PLAIN:
             plain.add(name)
         elif name in ORIGINS:

@@ -152,7 +152,7 @@ def check_operands(
         raise Refused("operands", "the operands may differ or share memory", where)
     width = norm_width(scope, norm)
     for operand in (one, two):
-        if width is None or not is_as_wide(work, scope, operand, width):
+        if width is None or not is_as_wide(work, operand, width):
             raise Refused("operands", "an operand may not be as wide", where)
     given = forward_of(scope).environments[block_of(scope)[0]].values()
     memory = roots(one) | roots(two)

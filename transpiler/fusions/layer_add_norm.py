@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from transpiler.analyse.names import assigned_names
 from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import Value
 from transpiler.fusions.add_norm import (
@@ -89,6 +90,12 @@ class LayerAddNorm(Fusion):
         final_at, final_name, final = self.final_norm(work, model, call)
         if norm_width(scope, first) is not norm_width(model, final):
             raise Refused("operands", "the final norm is not as wide", final.call)
+        around = model.cls.method("forward")
+        if {RESIDUAL, "_"} & {
+            *assigned_names(around),
+            *forward_of(model).environments[around],
+        }:
+            raise Refused("residual-name", "the model has a name of it", around)
         handed = argument_of(model, final_at)
         block = block_of(scope)
         norm_at, norm_name = norm_statement(scope, norms[0])

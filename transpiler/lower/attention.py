@@ -26,7 +26,7 @@ from transpiler.fusions.fusion import (
 from transpiler.fusions.moved import check_moved
 from transpiler.fusions.qkv import is_interface_call
 from transpiler.lower.axes import BATCH, HEADS, SEQUENCE, Axes
-from transpiler.lower.classes import called_child
+from transpiler.lower.calls import called_child
 from transpiler.lower.window import (
     check_keyword,
     check_place,

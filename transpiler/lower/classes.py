@@ -5,7 +5,6 @@ Classes are lowered callees first, so that a caller knows which parameters are l
 Refused when
     child: a module is of a kind that has no lowering.
     norm-arguments: a norm is made without its width or epsilon.
-    results: a result that is gone is unpacked in another way than `x, _ = …`.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from transpiler.analyse.program import Child, Scope, element_list
-from transpiler.analyse.values import Value
+from transpiler.analyse.program import Child, Scope
 from transpiler.edits import Change, Fate, Statement, statement
 from transpiler.fusions.fusion import LINEAR, Work, forward_of
+from transpiler.lower.calls import optional_of
 from transpiler.lower.operations import check_kept
 from transpiler.refusal import Refused
 from transpiler.rewrite import Rewriting, names_read
@@ -41,107 +40,6 @@ class Lowered:
     name: str
     node: cst.ClassDef
     fates: dict[cst.CSTNode, Fate] = field(default_factory=dict)
-
-
-def lower_calls(work: Work, scope: Scope) -> None:
-    """Fit the calls of a forward to what their callees take and return now."""
-    flow = forward_of(scope)
-    edits = work.edits_of(scope)
-    for node in flow.calls:
-        value = flow.values.get(node)
-        child = called_child(scope, value)
-        if child is None or child.kind not in work.signatures:
-            continue
-        if child.kind in work.with_positions:
-            work.with_positions.add(scope.name)
-        callee = work.scope(child.kind)
-        edits.replace(
-            node, "signature", fitted(work, callee), passed(work, callee, node)
-        )
-        if child.kind in work.single_result:
-            take_first(work, scope, node)
-
-
-def called_child(scope: Scope, value: Value | None) -> Child | None:
-    """The child of this class that a module call is of, through a loop or not."""
-    if value is None or value.op != "module":
-        return None
-    target = value.args[0]
-    name = element_list(target) if target.op == "element" else target.name
-    return scope.children.get(name or "")
-
-
-def passed(work: Work, callee: Scope, node: cst.Call) -> list[cst.CSTNode]:
-    """Arguments of a call that the rewritten callee still takes."""
-    kept = work.signatures[callee.name]
-    parameters = [p.name.value for p in callee.cls.method("forward").params.params][1:]
-    found: list[cst.CSTNode] = []
-    for position, arg in enumerate(node.args):
-        if not arg.star:
-            name = arg.keyword.value if arg.keyword else parameters[position]
-            if name in kept:
-                found.append(arg.value)
-    return found
-
-
-def fitted(work: Work, callee: Scope) -> Change:
-    """A change of a call: arguments without parameter go, new ones come."""
-    kept = work.signatures[callee.name]
-    parameters = [p.name.value for p in callee.cls.method("forward").params.params][1:]
-    residual = work.with_residual.get(callee.name)
-
-    def change(node: cst.BaseExpression) -> cst.BaseExpression:
-        call = cst.ensure_type(node, cst.Call)
-        arguments: list[str] = []
-        keyword_seen = False
-        for position, arg in enumerate(call.args):
-            if arg.star:
-                continue
-            name = arg.keyword.value if arg.keyword else parameters[position]
-            if name not in kept:
-                keyword_seen = True
-                continue
-            text = code(arg.value)
-            keyword_seen = keyword_seen or arg.keyword is not None
-            arguments.append(f"{name}={text}" if keyword_seen else text)
-            if name == residual:
-                arguments.append("residual=residual" if keyword_seen else "residual")
-        if callee.name in work.with_positions:
-            arguments.append("positions=positions")
-        return call.with_changes(
-            args=cst.ensure_type(
-                cst.parse_expression(f"f({', '.join(arguments)})"), cst.Call
-            ).args
-        )
-
-    return change
-
-
-def take_first(work: Work, scope: Scope, node: cst.Call) -> None:
-    """`x, _ = self.child(…)` becomes `x = …` for a child with one result left."""
-    flow = forward_of(scope)
-    for read, value in flow.values.items():
-        if (
-            value.op == "item"
-            and value.name != "0"
-            and value.args[0] is flow.values[node]
-        ):
-            raise Refused("results", "a result that is gone is read", read)
-    edits = work.edits_of(scope)
-    for found in scope.cls.method("forward").body.body:
-        if not isinstance(found, cst.SimpleStatementLine):
-            continue
-        assign = found.body[0]
-        if isinstance(assign, cst.Assign) and assign.value is node:
-            target = assign.targets[0].target
-            if isinstance(target, cst.Tuple) and len(target.elements) == 2:
-                edits.replace(
-                    target,
-                    "signature",
-                    lambda t: cst.ensure_type(t, cst.Tuple).elements[0].value,
-                )
-                return
-    raise Refused("results", "a result that is gone is not simply unpacked", node)
 
 
 def lower_forward(
@@ -167,13 +65,13 @@ def signed(
     kept: list[str] = []
     texts: list[str] = ["self"]
     optional: list[str] = []
-    bound = forward_of(scope).environments[function.body.body[0]]
+    constants = optional_of(scope)
     for parameter in function.params.params[1:]:
         name = parameter.name.value
         if name not in read:
             continue
         kept.append(name)
-        if bound[name].op == "const" and parameter.default is not None:
+        if name in constants and parameter.default is not None:
             optional.append(f"{typed(parameter)} = {code(parameter.default)}")
             continue
         texts.append(typed(parameter))

@@ -57,7 +57,7 @@ def lower_loop(
     step = [line.node for line in inner]
     if residual:
         step = [with_second_target(line, carried) for line in step]
-    name = loop_target(loop)
+    name = loop_target(scope, loop, layers)
     lines: list[Statement] = [
         first_rank(before, handed),
         *parsed(
@@ -71,7 +71,7 @@ def lower_loop(
             ]
         ),
         loop_statement(
-            place_name(scope, loop, step), name, layers, step, carried, residual
+            place_name(scope, loop, name, step), name, layers, step, carried, residual
         ),
         *parsed([hand_on(handed)]),
         *with_aux(after, carried),
@@ -141,12 +141,26 @@ def first_rank(before: list[Statement], handed: list[str]) -> Statement:
     return made.with_changes(body=cst.IndentedBlock(own))
 
 
-def loop_target(loop: cst.For) -> str:
-    """The name of the layer in the loop."""
+def loop_target(scope: Scope, loop: cst.For, layers: Child) -> str:
+    """The name of the layer in a loop over the layers, counted or not.
+
+    Raises:
+        Refused: [loop] for a loop over anything else, or more than the layers.
+    """
     target: cst.BaseExpression = loop.target
-    if isinstance(target, cst.Tuple):
-        target = target.elements[-1].value
-    return cst.ensure_type(target, cst.Name).value
+    over = forward_of(scope).values[loop.iter]
+    if over.name == "enumerate" and len(over.args) == 1 and not over.keywords:
+        over = over.args[0]
+        if isinstance(target, cst.Tuple) and len(target.elements) == 2:
+            place, layer = (element.value for element in target.elements)
+            target = layer if isinstance(place, cst.Name) else target
+    if over.op == "subscript":
+        over = over.args[0]
+    if over.op != "child" or over.name != layers.name:
+        raise Refused("loop", f"the loop is not over self.{layers.name}", loop)
+    if not isinstance(target, cst.Name):
+        raise Refused("loop", "the loop binds more than a place and a layer", loop)
+    return target.value
 
 
 def with_second_target(line: Statement, carried: str) -> Statement:
@@ -157,7 +171,7 @@ def with_second_target(line: Statement, carried: str) -> Statement:
     raise Refused("loop", "the loop does more than call the layer", line)
 
 
-def place_name(scope: Scope, loop: cst.For, step: list[Statement]) -> str:
+def place_name(scope: Scope, loop: cst.For, layer: str, step: list[Statement]) -> str:
     """The name of the layer's place in the loop: upstream's where the body reads it.
 
     Raises:
@@ -168,7 +182,7 @@ def place_name(scope: Scope, loop: cst.For, step: list[Statement]) -> str:
     for line in step:
         read |= names_read(line)
     targets = [n.value for n in names_within(loop.target)]
-    found = [name for name in targets if name in read and name != loop_target(loop)]
+    found = [name for name in targets if name in read and name != layer]
     for name in found:
         value = forward_of(scope).environments[loop.body][name]
         over = value.args[0] if value.op == "index" else None

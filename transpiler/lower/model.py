@@ -32,7 +32,7 @@ from transpiler.lower.classes import (
 from transpiler.lower.loop import RULE, lower_loop
 from transpiler.lower.window import CAUSAL, mask_checks
 from transpiler.refusal import Refused
-from transpiler.tree import code
+from transpiler.tree import code, nodes_within
 
 EMBEDDING = "torch.nn.Embedding"
 # Attributes that vLLM reads from outside.
@@ -283,9 +283,9 @@ def last_rank_only(work: Work, scope: Scope, child: Child) -> None:
 
 def count_node(scope: Scope, layers: Child) -> cst.BaseExpression:
     """The number of layers in the comprehension that makes them."""
-    for node, value in scope.init.values.items():
-        if isinstance(node, cst.Call) and value.op == "call" and value.name == "range":
-            return node.args[0].value
+    for node in nodes_within(layers.statement):
+        if isinstance(node, cst.BaseSimpleComp) and node.elt is layers.call:
+            return cst.ensure_type(node.for_in.iter, cst.Call).args[0].value
     raise Refused("layers", "no range", layers.call)
 
 

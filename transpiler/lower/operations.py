@@ -19,7 +19,7 @@ from transpiler.emit.imports import ORIGINS
 from transpiler.fusions.fusion import Work, forward_of, users_of
 from transpiler.refusal import Refused
 from transpiler.rewrite import names_read
-from transpiler.tree import children, code
+from transpiler.tree import children, code, nodes_within
 
 # Functions and methods that work on each element alone.
 ELEMENTWISE = frozenset(
@@ -66,8 +66,11 @@ def check_stated(work: Work, scope: Scope) -> None:
     Raises:
         Refused: [writes-in-place]; [stateful] for a forward that sets an attribute;
             [parameter] for a parameter or tensor of a class
-            that no table describes; and what the constructor refuses.
+            that no table describes; [name-taken] for a class with a name that the
+            output needs; and what the constructor refuses.
     """
+    if scope.name in RESERVED:
+        raise Refused("name-taken", f"{scope.name} is of the output", scope.cls.node)
     for _, node in forward_of(scope).writes:
         raise Refused("writes-in-place", "a value is written in place", node)
     for name, (_, node) in forward_of(scope).assigned.items():
@@ -95,6 +98,10 @@ def check_constructor(work: Work, scope: Scope) -> None:
     for node, value in scope.init.values.items():
         if value.op == "attr" and value.name.startswith("_"):
             raise Refused("constructor-effect", f"{value.name} is not public", node)
+    bases = {n.value for n in nodes_within(init) if isinstance(n, cst.Attribute)}
+    for node, value in scope.init.values.items():
+        if value.op == "self" and node not in bases:
+            raise Refused("constructor-effect", "self is passed on", node)
     for walrus in scope.init.bound:
         raise Refused("constructor-effect", "a name is bound in an expression", walrus)
     for call in scope.init.effects:
