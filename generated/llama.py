@@ -31,7 +31,7 @@
 # LlamaDecoderLayer: add norm: + and post_attention_layernorm
 # LlamaDecoderLayer: layer add norm: + and the next input_layernorm or norm
 # LlamaAttention: attention: interface call -> Attention
-# sha256 of the rest: 65711494340acd027b3bc705c4659a79415c1387a210165a918a42f78d6c6c3b
+# sha256 of the rest: 69f95f9444c388542c1e013c289fe423706760b7bdfc340f215aa6e5a23b4a7c
 """Inference-only llama model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -77,6 +77,7 @@ from vllm.sequence import IntermediateTensors
 
 from transpiler.runtime import (
     act_and_mul,
+    require_config,
     require_divisible,
     rope_arguments,
     strict_weights,
@@ -225,13 +226,7 @@ class LlamaModel(nn.Module, EagleModelMixin):
         super().__init__()
         config = vllm_config.model_config.hf_config.get_text_config()
         self.config = config
-        if not isinstance(config, LlamaConfig):
-            raise ValueError(
-                f"model_type={config.model_type!r}: generated for LlamaConfig; "
-                "VLLM_TRANSPILED=-LlamaForCausalLM gives vLLM's own class"
-            )
-        if not getattr(config, "is_causal", True):
-            raise ValueError("is_causal=False: only causal attention is generated")
+        require_config(config, LlamaConfig, "LlamaForCausalLM")
         # Each attention says its own window; none may use the engine's.
         vllm_config.cache_config.sliding_window = None
         if (

@@ -13,7 +13,7 @@
 # MistralDecoderLayer: add norm: + and post_attention_layernorm
 # MistralDecoderLayer: layer add norm: + and the next input_layernorm or norm
 # MistralAttention: attention: interface call -> Attention
-# sha256 of the rest: dd692a95590a83ffa3b8cdd37115ba652fbcdd5dfc1c1da228fad54fcef9b516
+# sha256 of the rest: e502588870554261634c8da00020bbb53eadef8cfd87162499a70f3d2c258ec7
 """Inference-only mistral model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -59,6 +59,7 @@ from vllm.sequence import IntermediateTensors
 
 from transpiler.runtime import (
     act_and_mul,
+    require_config,
     require_divisible,
     rope_arguments,
     strict_weights,
@@ -207,13 +208,7 @@ class MistralModel(nn.Module, EagleModelMixin):
         super().__init__()
         config = vllm_config.model_config.hf_config.get_text_config()
         self.config = config
-        if not isinstance(config, MistralConfig):
-            raise ValueError(
-                f"model_type={config.model_type!r}: generated for MistralConfig; "
-                "VLLM_TRANSPILED=-MistralForCausalLM gives vLLM's own class"
-            )
-        if not getattr(config, "is_causal", True):
-            raise ValueError("is_causal=False: only causal attention is generated")
+        require_config(config, MistralConfig, "MistralForCausalLM")
         # Each attention says its own window; none may use the engine's.
         vllm_config.cache_config.sliding_window = None
         if (

@@ -13,7 +13,7 @@
 # Qwen2DecoderLayer: add norm: + and post_attention_layernorm
 # Qwen2DecoderLayer: layer add norm: + and the next input_layernorm or norm
 # Qwen2Attention: attention: interface call -> Attention
-# sha256 of the rest: cf1f518798f309d941427c68f2b5f1dc16766c6a421ed8c6c3651e7243341ccc
+# sha256 of the rest: c3381d4d9a4ebcea4dfe5a670d4508c41260e0ccf8b456a6e6c9f3e96c662c37
 """Inference-only qwen2 model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -59,6 +59,7 @@ from vllm.sequence import IntermediateTensors
 
 from transpiler.runtime import (
     act_and_mul,
+    require_config,
     require_divisible,
     rope_arguments,
     strict_weights,
@@ -211,17 +212,11 @@ class Qwen2Model(nn.Module, EagleModelMixin):
         super().__init__()
         config = vllm_config.model_config.hf_config.get_text_config()
         self.config = config
+        require_config(config, Qwen2Config, "Qwen2ForCausalLM")
         if not set(config.layer_types) <= {"full_attention", "sliding_attention"}:
             raise ValueError(
                 f"layer_types={config.layer_types}: upstream has no mask for one"
             )
-        if not isinstance(config, Qwen2Config):
-            raise ValueError(
-                f"model_type={config.model_type!r}: generated for Qwen2Config; "
-                "VLLM_TRANSPILED=-Qwen2ForCausalLM gives vLLM's own class"
-            )
-        if not getattr(config, "is_causal", True):
-            raise ValueError("is_causal=False: only causal attention is generated")
         if "sliding_attention" in config.layer_types and config.sliding_window is None:
             raise ValueError("sliding_window is not set; upstream needs it")
         # Each attention says its own window; none may use the engine's.

@@ -27,7 +27,7 @@
 # Qwen3DecoderLayer: add norm: + and post_attention_layernorm
 # Qwen3DecoderLayer: layer add norm: + and the next input_layernorm or norm
 # Qwen3Attention: attention: interface call -> Attention
-# sha256 of the rest: c0ab26d24b96e1f39e8e78b1d7e3b1d0189a6d281428723b56c725a015dbe2d2
+# sha256 of the rest: 42eda563bd1ffce713d3a0521a0f0b21d0ed3e6f3b829217e5c7fca74276f225
 """Inference-only qwen3 model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -73,6 +73,7 @@ from vllm.sequence import IntermediateTensors
 
 from transpiler.runtime import (
     act_and_mul,
+    require_config,
     require_divisible,
     rope_arguments,
     strict_weights,
@@ -144,7 +145,9 @@ class Qwen3Attention(nn.Module):
             prefix=f"{prefix}.o_proj",
             return_bias=False,
         )
+        # unlike olmo, only on the head dim!
         self.q_norm = RMSNorm(self.head_dim, eps=config.rms_norm_eps)
+        # thus post q_norm does not need reshape
         self.k_norm = RMSNorm(self.head_dim, eps=config.rms_norm_eps)
         self.rotary_emb = get_rope(
             self.head_dim, is_neox_style=True, **rope_arguments(config, vllm_config)
@@ -232,17 +235,11 @@ class Qwen3Model(nn.Module, EagleModelMixin):
         super().__init__()
         config = vllm_config.model_config.hf_config.get_text_config()
         self.config = config
+        require_config(config, Qwen3Config, "Qwen3ForCausalLM")
         if not set(config.layer_types) <= {"full_attention", "sliding_attention"}:
             raise ValueError(
                 f"layer_types={config.layer_types}: upstream has no mask for one"
             )
-        if not isinstance(config, Qwen3Config):
-            raise ValueError(
-                f"model_type={config.model_type!r}: generated for Qwen3Config; "
-                "VLLM_TRANSPILED=-Qwen3ForCausalLM gives vLLM's own class"
-            )
-        if not getattr(config, "is_causal", True):
-            raise ValueError("is_causal=False: only causal attention is generated")
         if "sliding_attention" in config.layer_types and config.sliding_window is None:
             raise ValueError("sliding_window is not set; upstream needs it")
         # Each attention says its own window; none may use the engine's.

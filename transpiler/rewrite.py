@@ -72,6 +72,7 @@ class Rewriting:
             made = self.one(node)
             if node in self.edits.statements:
                 pending += [line for line in comments_of(node) if line.comment]
+                pending += trailing_comments(node) if made else []
             for line in made:
                 if pending and line.origin is not None:
                     line.node = with_comments(line.node, pending)
@@ -306,6 +307,13 @@ def names_read(node: cst.CSTNode) -> set[str]:
 def comments_of(node: cst.CSTNode) -> list[cst.EmptyLine]:
     """Blank and comment lines before a statement."""
     return list(getattr(node, "leading_lines", ()))
+
+
+def trailing_comments(node: cst.CSTNode) -> list[cst.EmptyLine]:
+    """The comment at the end of a statement's line, as a line of its own."""
+    trailing = getattr(node, "trailing_whitespace", None)
+    comment = trailing.comment if trailing is not None else None
+    return [cst.EmptyLine(comment=comment)] if comment is not None else []
 
 
 def with_comments(node: Statement, lines: list[cst.EmptyLine]) -> Statement:

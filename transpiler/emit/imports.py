@@ -20,6 +20,7 @@ ORIGINS: dict[str, str] = {
     "nn": "torch",
     "ACT2FN": "transformers.activations",
     "act_and_mul": "transpiler.runtime",
+    "require_config": "transpiler.runtime",
     "require_divisible": "transpiler.runtime",
     "rope_arguments": "transpiler.runtime",
     "strict_weights": "transpiler.runtime",

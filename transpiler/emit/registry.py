@@ -12,6 +12,7 @@ from transpiler.refusal import BadInput
 VLLM = ("0.32", "0.34")
 PROOF = "PROOF.json"
 REGISTRY = "registry.py"
+RUNTIME = Path(__file__).parents[1] / "runtime"
 
 TEMPLATE = '''# Written by `make transpile` and `make verify`. Do not edit.
 """What vLLM is told: the proven architectures and the versions they are proven with."""
@@ -47,23 +48,41 @@ def proven(folder: Path) -> dict[str, str]:
         return {}
     try:
         proof = json.loads(path.read_text(encoding="utf-8"))
-        files = proof["files"] if proof["transformers"] == UPSTREAM_VERSION else {}
+        if not is_current(proof):
+            return {}
         return {
             Path(file).stem: entry["architecture"]
-            for file, entry in files.items()
+            for file, entry in proof["files"].items()
             if not entry["pending"] and digest_of(folder / file) == entry["sha256"]
         }
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{path} is not a proof record: {error}") from None
 
 
+def is_current(proof: dict[str, object]) -> bool:
+    """Whether a proof is of this Transformers version and this `runtime/`."""
+    ours = (UPSTREAM_VERSION, runtime_digest())
+    return (proof["transformers"], proof.get("runtime")) == ours
+
+
 def stale(folder: Path) -> list[str]:
-    """Names of files in the proof whose bytes have changed since."""
+    """Names of files in the proof that have changed since, alone or by `runtime/`."""
     path = folder / PROOF
     if not path.is_file():
         return []
-    files = json.loads(path.read_text(encoding="utf-8"))["files"]
+    proof = json.loads(path.read_text(encoding="utf-8"))
+    files = proof["files"]
+    if not is_current(proof):
+        return sorted(files)
     return sorted(f for f, e in files.items() if digest_of(folder / f) != e["sha256"])
+
+
+def runtime_digest() -> str:
+    """Digest of the layers that generated files import."""
+    digest = hashlib.sha256()
+    for path in sorted(RUNTIME.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def digest_of(path: Path) -> str:

@@ -30,7 +30,7 @@ from transpiler.lower.classes import (
     norm_text,
 )
 from transpiler.lower.loop import RULE, lower_loop
-from transpiler.lower.window import CAUSAL, mask_checks
+from transpiler.lower.window import mask_checks
 from transpiler.refusal import Refused
 from transpiler.tree import code, nodes_within
 
@@ -50,11 +50,8 @@ def lower_model(work: Work, scope: Scope) -> Lowered:
     embedding = work.program.only_child(scope, EMBEDDING)
     check_embedding(scope, embedding)
     lower_result(work, scope)
-    work.model_checks += [
-        config_check(work, scope),
-        CAUSAL,
-        *mask_checks(work, scope, forward_of(scope)),
-    ]
+    work.model_checks[:0] = [config_check(work, scope)]
+    work.model_checks += mask_checks(work, scope, forward_of(scope))
     forward, fates, handed = lower_loop(work, scope, layers)
     construct_layers(work, scope, layers, embedding, handed)
     lower_children(work, scope)
@@ -86,9 +83,6 @@ def lower_model(work: Work, scope: Scope) -> Lowered:
 def config_check(work: Work, scope: Scope) -> str:
     """Statement that refuses a config of another class: another model's semantics.
 
-    `AutoConfig` makes another family of some configs that still name this
-    architecture; upstream's own class would be given its own config.
-
     Raises:
         Refused: [config-class] when the constructor does not say which class it takes.
     """
@@ -97,12 +91,7 @@ def config_check(work: Work, scope: Scope) -> str:
         if parameter.annotation is not None:
             name = code(parameter.annotation.annotation)
             if is_configuration(work.program.module.resolve(name)):
-                return (
-                    f"if not isinstance(config, {name}):\n"
-                    '    raise ValueError(f"model_type={config.model_type!r}: '
-                    f'generated for {name}; " '
-                    f'"VLLM_TRANSPILED=-{causal} gives vLLM\'s own class")\n'
-                )
+                return f'require_config(config, {name}, "{causal}")'
     raise Refused("config-class", "the config's class is not annotated", scope.cls.node)
 
 

@@ -25,10 +25,6 @@ PLAIN = {
     "input_embeds": EMBEDDED,
     "position_ids": frozenset({"positions"}),
 }
-CAUSAL = (
-    'if not getattr(config, "is_causal", True):\n'
-    '    raise ValueError("is_causal=False: only causal attention is generated")\n'
-)
 
 
 def window_of(work: Work, mask: Value, node: cst.CSTNode) -> Value:

@@ -1,12 +1,19 @@
 """The few things that generated files import because vLLM has none of them.
 
-Only torch, vLLM and Transformers' activation table; never libcst. Each says why
+Only torch, vLLM and Transformers' configs and activation table; never libcst. Each says why
 vLLM's own will not do.
 """
 
 from transpiler.runtime.activation import act_and_mul
+from transpiler.runtime.config import require_config
 from transpiler.runtime.parallel import require_divisible
 from transpiler.runtime.rotary import rope_arguments
 from transpiler.runtime.weights import strict_weights
 
-__all__ = ["act_and_mul", "require_divisible", "rope_arguments", "strict_weights"]
+__all__ = [
+    "act_and_mul",
+    "require_config",
+    "require_divisible",
+    "rope_arguments",
+    "strict_weights",
+]

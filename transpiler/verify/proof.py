@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from transpiler.emit.registry import runtime_digest
+
 NAME = "PROOF.json"
 
 
@@ -33,8 +35,8 @@ class Proven:
 def record(generated: Path, file: str, proven: Proven, transformers: str) -> None:
     """Write the entry of `generated/file`, leaving the others as they are.
 
-    Entries proven against another `transformers` version are dropped: the record
-    speaks of one version.
+    Entries proven against another `transformers` version, or with another `runtime/`,
+    are dropped: the record speaks of one of each.
 
     Raises:
         OSError: the generated file or the record cannot be read or written.
@@ -71,14 +73,19 @@ def _files(generated: Path, transformers: str) -> dict[str, Any]:
     if not path.exists():
         return {}
     existing = json.loads(path.read_text(encoding="utf-8"))
-    if existing["transformers"] != transformers:
+    made = (existing["transformers"], existing.get("runtime"))
+    if made != (transformers, runtime_digest()):
         return {}
     files: dict[str, Any] = existing["files"]
     return files
 
 
 def _write(generated: Path, files: dict[str, Any], transformers: str) -> None:
-    content = {"transformers": transformers, "files": files}
+    content = {
+        "transformers": transformers,
+        "runtime": runtime_digest(),
+        "files": files,
+    }
     text = json.dumps(content, indent=2, sort_keys=True) + "\n"
     partial = generated / f"{NAME}.partial"
     partial.write_text(text, encoding="utf-8")
