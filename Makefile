@@ -12,8 +12,8 @@ PIP := -m pip install -qq --disable-pip-version-check
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help transpile check diff explain verify bench compat test test-fast lint \
-	format clean
+.PHONY: help transpile check diff explain verify conditions bench compat test \
+	test-fast lint format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ explain: .venv/.ready ## what was fused in MODEL=, what was refused and why
 
 verify: .venv-test/.ready ## prove MODEL= equal to Transformers in a real vLLM engine
 	@$(FULL) -m transpiler.verify $(MODEL)
+
+conditions: .venv-test/.ready ## MODEL= under each way of running an engine
+	@$(FULL) -m transpiler.verify.conditions $(MODEL)
 
 bench: .venv-test/.ready ## generated, vLLM's own class and the Transformers backend timed
 	@$(FULL) -m transpiler.verify.bench $(MODEL)

@@ -3,4 +3,6 @@
 
 TRANSFORMERS = "5.19.0"
 VLLM = ("0.32", "0.34")  # from the first on, up to but not with the second
-ARCHITECTURES: dict[str, str] = {}
+ARCHITECTURES: dict[str, str] = {
+    "LlamaForCausalLM": "generated.llama:LlamaForCausalLM",
+}

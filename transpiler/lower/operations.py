@@ -79,7 +79,8 @@ def check_stated(work: Work, scope: Scope) -> None:
         if value.op == "call" and value.name.startswith("torch."):
             made = value.name.removeprefix("torch.")
             if name not in scope.children:
-                raise Refused("parameter", f"self.{name} is a {made}", node)
+                reason = f"{scope.name} is in no table and holds self.{name}, a {made}"
+                raise Refused("parameter", reason, node)
     check_constructor(work, scope)
 
 

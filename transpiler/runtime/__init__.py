@@ -1,7 +1,7 @@
 """The few things that generated files import because vLLM has none of them.
 
-Only torch, vLLM and Transformers' configs and activation table; never libcst. Each says why
-vLLM's own will not do.
+Only torch, vLLM and Transformers' configs and activation table; never libcst. Each says
+why vLLM's own will not do.
 """
 
 from transpiler.runtime.activation import act_and_mul
