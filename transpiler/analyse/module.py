@@ -34,7 +34,6 @@ NEUTRAL_DECORATORS = frozenset(
         "utils.generic.can_return_tuple",
         "utils.generic.check_model_inputs",
         "utils.output_capturing.capture_outputs",
-        "utils.deprecation.deprecate_kwarg",
         "modeling_rope_utils.dynamic_rope_update",
         "torch.no_grad",
         "staticmethod",

@@ -20,12 +20,11 @@ from transpiler.fusions.fusion import (
     assigned_name,
     distinct_values,
     forward_of,
-    linear_of,
-    size_of,
     the_node,
     users_of,
 )
 from transpiler.fusions.reads import is_plain, readers, reads, roots
+from transpiler.fusions.widths import check_widths
 from transpiler.refusal import Refused
 
 
@@ -83,6 +82,8 @@ class AddNorm(Fusion):
         name = name_read(scope, others[0], value)
         child = work.is_norm(scope, norms[0])
         check_operands(work, scope, value, child, where)
+        if child is not None:
+            check_widths(work, scope, value, child, where)
         rest = [s for s in block[stop + 1 :] if s not in after]
         check_reads(scope, rest, value, name, norm_at)
         edits = work.edits_of(scope)
@@ -144,13 +145,6 @@ def check_operands(
     one, two = value.args
     if roots(one) & roots(two) or not (is_plain(one) and is_plain(two)):
         raise Refused("operands", "the operands may differ or share memory", where)
-    for operand in (one, two):
-        linear = linear_of(scope, operand)
-        if linear is not None and norm is not None:
-            width = norm.argument(0, "hidden_size")
-            ours = size_of(scope, linear, 1)[0]
-            if width is None or scope.init.values[width] is not ours:
-                raise Refused("operands", "an operand is not as wide", where)
     given = forward_of(scope).environments[block_of(scope)[0]].values()
     memory = roots(one) | roots(two)
     if norm is not None and any(roots(known) & memory for known in given):

@@ -34,6 +34,7 @@ from transpiler.fusions.fusion import (
     the_node,
     users_of,
 )
+from transpiler.fusions.widths import check_widths
 from transpiler.refusal import Refused
 
 RESIDUAL = "residual"
@@ -108,6 +109,8 @@ class LayerAddNorm(Fusion):
         if read == parameter:
             raise Refused("residual-name", "the input has no second name", where)
         first = work.is_norm(scope, norms[0])
+        if first is not None:
+            check_widths(work, scope, value, first, where)
         start = block.index(norm_at) + 1
         after = [s for s in block[start:] if is_copy(scope, s, carried)]
         rest = [s for s in block[start:] if s not in after]

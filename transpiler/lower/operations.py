@@ -76,10 +76,10 @@ def check_stated(work: Work, scope: Scope) -> None:
     for name, (_, node) in forward_of(scope).assigned.items():
         raise Refused("stateful", f"the forward sets self.{name}", node)
     for name, (value, node) in scope.init.assigned.items():
-        if value.op == "call" and value.name.startswith("torch."):
-            made = value.name.removeprefix("torch.")
-            if name not in scope.children:
-                raise Refused("parameter", f"self.{name} is a {made}", node)
+        for part in value.walk() if name not in scope.children else ():
+            if part.op == "call" and part.name.startswith("torch."):
+                made = part.name.removeprefix("torch.")
+                raise Refused("parameter", f"self.{name} holds a {made}", node)
     check_constructor(work, scope)
 
 
