@@ -19,6 +19,7 @@ from transpiler.analyse.module import (
     check_decorators,
     check_neutral,
     decorator_names,
+    the_causal_class,
 )
 from transpiler.analyse.program import Scope
 from transpiler.check import check
@@ -71,7 +72,20 @@ def transpile(model: str, root: Path | None = None) -> Transpiled:
 
 
 def transpile_source(source: Source) -> Transpiled:
-    """Walk one source that has been read."""
+    """Walk one source that has been read.
+
+    Raises:
+        Refused: [too-deep], and what the steps refuse.
+    """
+    try:
+        return walked(source)
+    except RecursionError:
+        node = the_causal_class(analyse_module(source.tree)).node
+        raise Refused("too-deep", "too long a chain of operations", node) from None
+
+
+def walked(source: Source) -> Transpiled:
+    """Walk one source, step by step."""
     if source.conversion:
         raise Refused(
             "conversion-mapping",

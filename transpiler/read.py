@@ -10,6 +10,7 @@ import ast
 import hashlib
 import importlib.metadata
 import importlib.util
+import warnings
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -22,6 +23,7 @@ from transpiler.refusal import BadInput
 
 UPSTREAM_VERSION = "5.19.0"
 MAX_BYTES = 4_000_000
+MAX_DEPTH = 100
 
 
 @dataclass(frozen=True)
@@ -167,14 +169,34 @@ def parse(text: str, shown: str) -> cst.Module:
     """Syntax tree of a modeling file.
 
     Raises:
-        BadInput: The text is not Python.
+        BadInput: The text is not Python, or is nested too deep to be followed.
     """
     try:
-        return cst.parse_module(text)
+        with warnings.catch_warnings(action="ignore"):
+            compile(text.removeprefix("\ufeff"), shown, "exec", dont_inherit=True)
+        tree = cst.parse_module(text)
+    except SyntaxError as error:
+        where = f"{shown}:{error.lineno or 1}:{error.offset or 1}"
+        raise BadInput(f"{where}: syntax error") from None
     except cst.ParserSyntaxError as error:
         raise BadInput(
             f"{shown}:{error.raw_line}:{error.raw_column + 1}: syntax error"
         ) from None
+    except (RecursionError, ValueError) as error:
+        raise BadInput(f"{shown}: {error}") from None
+    if depth_of(tree) > MAX_DEPTH:
+        raise BadInput(f"{shown}: code nested more than {MAX_DEPTH} levels deep")
+    return tree
+
+
+def depth_of(tree: cst.CSTNode) -> int:
+    """Levels of a syntax tree."""
+    level: list[cst.CSTNode] = [tree]
+    depth = 0
+    while level:
+        level = [child for node in level for child in node.children]
+        depth += 1
+    return depth
 
 
 def conversion_entries(name: str, text: str, root: Path) -> tuple[str, ...]:

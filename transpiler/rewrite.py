@@ -52,10 +52,7 @@ class Rewriting:
             body: Upstream statements.
             keep: Names that something outside the body reads.
         """
-        for node in body:
-            if is_docstring(node):
-                self.fates[node] = Fate("dropped", "docstring")
-        lines = self.block([node for node in body if not is_docstring(node)])
+        lines = self.block(body)
         lines = self.without_dead(lines, set(keep))
         self.left += [
             line.origin
@@ -91,6 +88,9 @@ class Rewriting:
         edits = self.edits
         extra = [Line(new, None) for new in edits.before.get(node, [])]
         after = [Line(new, None) for new in edits.after.get(node, [])]
+        if is_docstring(node):
+            self.fates[node] = Fate("dropped", "docstring")
+            return [*extra, *after]
         if node in edits.statements:
             rule = edits.rules[node]
             made = [Line(new, node, rule) for new in edits.statements[node]]

@@ -19,6 +19,9 @@ from transpiler.refusal import Refused
 if TYPE_CHECKING:
     from transpiler.analyse.evaluate import Flow
 
+# Classes that None is no instance of.
+CLASSES = frozenset({"cache_utils.Cache", "cache_utils.DynamicCache", "torch.Tensor"})
+
 
 class Calls:
     """The part of `Expressions` that evaluates calls; never used alone."""
@@ -132,10 +135,10 @@ class Calls:
     def is_instance(self, constant: object, kind: Value) -> Value:
         """`isinstance` of a constant and a builtin type."""
         types = {"int": int, "float": float, "str": str, "dict": dict, "bool": bool}
-        if constant is None:
-            return self.graph.const(False)
         if kind.op == "name" and kind.name in types:
             return self.graph.const(isinstance(constant, types[kind.name]))
+        if constant is None and kind.op == "name" and kind.name in CLASSES:
+            return self.graph.const(False)
         return self.graph.make("call", "isinstance", (self.graph.const(constant), kind))
 
     def method(

@@ -13,6 +13,7 @@ from transpiler.analyse.statements import (
     check_one_constructor,
 )
 from transpiler.refusal import Refused
+from transpiler.tree import nodes_within
 
 # Bases and decorators that add nothing to what a forward computes when serving.
 # Each is a class or function of Transformers or torch, read at the pinned version.
@@ -24,6 +25,7 @@ NEUTRAL_BASES = frozenset(
         "generation.GenerationMixin",
     }
 )
+RENAMING = "utils.deprecation.deprecate_kwarg"
 NEUTRAL_DECORATORS = frozenset(
     {
         "integrations.use_kernel_forward_from_hub",
@@ -34,7 +36,6 @@ NEUTRAL_DECORATORS = frozenset(
         "utils.generic.can_return_tuple",
         "utils.generic.check_model_inputs",
         "utils.output_capturing.capture_outputs",
-        "utils.deprecation.deprecate_kwarg",
         "modeling_rope_utils.dynamic_rope_update",
         "torch.no_grad",
         "staticmethod",
@@ -142,8 +143,31 @@ def check_decorators(
     """
     names = decorator_names(item, module)
     for name, decorator in zip(names, item.decorators, strict=True):
-        if name not in NEUTRAL_DECORATORS:
+        neutral = name in NEUTRAL_DECORATORS
+        if name == RENAMING and not is_passed(deprecated_name(decorator), module):
+            neutral = True
+        if not neutral:
             raise Refused("decorator", f"@{name} is not known", decorator)
+
+
+def deprecated_name(decorator: cst.Decorator) -> str | None:
+    """The old name of a keyword that `@deprecate_kwarg("old", …)` renames."""
+    call = decorator.decorator
+    first = call.args[0].value if isinstance(call, cst.Call) and call.args else None
+    said = first.evaluated_value if isinstance(first, cst.SimpleString) else None
+    return said if isinstance(said, str) else None
+
+
+def is_passed(keyword: str | None, module: ModelingModule) -> bool:
+    """Whether a call of the file passes a keyword, or may; None is any keyword."""
+    places = [*(c.node for c in module.classes.values()), *module.functions.values()]
+    passed = {
+        node.keyword.value
+        for place in places
+        for node in nodes_within(place)
+        if isinstance(node, cst.Arg) and node.keyword is not None
+    }
+    return keyword is None or keyword in passed
 
 
 def decorator_names(

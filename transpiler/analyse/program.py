@@ -160,6 +160,8 @@ class Analyser:
             return scope
         check_neutral(cls, self.module, "forward")
         init = cls.method("__init__")
+        if init.params.star_kwarg or isinstance(init.params.star_arg, cst.Param):
+            raise Refused("arguments", "a constructor with starred parameters", init)
         scope = Scope(cls, parameters=bound)
         self.program.scopes[cls.name] = scope
         evaluator = Evaluator(

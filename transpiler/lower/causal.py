@@ -11,7 +11,6 @@ Refused when, besides what is listed below
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 
 import libcst as cst
 
@@ -194,29 +193,38 @@ def all_tokens(value: Value) -> Value:
 
 
 def mapper_text(work: Work) -> str:
-    """Checkpoint names of merged projections, scoped by the owner's attribute.
+    """Checkpoint names of merged projections, scoped by the owner's attribute."""
+    entries = [
+        (f".{path}.{shard.source}", f".{path}.{shard.target}", shard.shard)
+        for shard in work.shards
+        for path in owners(work, shard.owner)
+    ]
+    renamed = [(old, new) for old, new, _ in entries]
+    for path in dict.fromkeys(old.split(".")[1] for old, _ in renamed):
+        for held in holders(work, path):
+            check_renamed(work, held, path, renamed)
+    return " ".join(f'"{old}": ("{new}", {shard}),' for old, new, shard in entries)
+
+
+def check_renamed(
+    work: Work, held: Scope, path: str, renamed: list[tuple[str, str]]
+) -> None:
+    """The entries, which vLLM applies as parts of names, rename what was merged.
 
     Raises:
-        Refused: [weight-names] for a name under which two classes hold different
-            projections, which one entry cannot tell apart.
+        Refused: [weight-names] for a name that they would leave, or change as well.
     """
-    for shard in work.shards:
-        for path in owners(work, shard.owner):
-            for other in holders(work, path):
-                same = replace(shard, owner=other.name) in work.shards
-                if shard.source in other.children and not same:
-                    raise Refused(
-                        "weight-names",
-                        f"{path}.{shard.source} is of two classes",
-                        other.cls.node,
-                    )
-    lines: list[str] = []
-    for shard in work.shards:
-        lines += [
-            f'".{path}.{shard.source}": (".{path}.{shard.target}", {shard.shard}),'
-            for path in owners(work, shard.owner)
-        ]
-    return " ".join(lines)
+    for name in held.children:
+        ours = (
+            s.target for s in work.shards if (s.owner, s.source) == (held.name, name)
+        )
+        text, wanted = f".{path}.{name}.", f".{path}.{next(ours, name)}."
+        for old, new in renamed:
+            text = text.replace(old, new, 1)
+        if text != wanted:
+            raise Refused(
+                "weight-names", f"{path}.{name} is renamed otherwise", held.cls.node
+            )
 
 
 def owners(work: Work, name: str) -> list[str]:
@@ -241,12 +249,21 @@ def holders(work: Work, path: str) -> list[Scope]:
 
 
 def packed_text(work: Work) -> str:
-    """`packed_modules_mapping`: merged layer -> its shards, by leaf name."""
+    """`packed_modules_mapping`: merged layer -> its shards, by leaf name.
+
+    Raises:
+        Refused: [weight-names] for a merged layer with other shards in another class.
+    """
     merged: dict[str, list[str]] = {}
     for shard in work.shards:
-        names = merged.setdefault(shard.target, [])
-        if shard.source not in names:
-            names.append(shard.source)
+        same = [s for s in work.shards if s.target == shard.target]
+        names = [s.source for s in same if s.owner == shard.owner]
+        if merged.setdefault(shard.target, names) != names:
+            raise Refused(
+                "weight-names",
+                f"self.{shard.target} is merged from other layers elsewhere",
+                work.scope(shard.owner).cls.node,
+            )
     return ", ".join(
         f'"{target}": [{", ".join(repr(n) for n in names)}]'
         for target, names in merged.items()

@@ -4,6 +4,8 @@ Embedding and head norm exist only on the ranks that use them.
 
 Refused when, besides what is listed below
     child: the model holds a linear of its own.
+    constructor: the model's constructor does not begin with its base's, or reads more
+        than the config.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from transpiler.lower.classes import (
 from transpiler.lower.loop import RULE, lower_loop
 from transpiler.lower.window import mask_checks
 from transpiler.refusal import Refused
+from transpiler.rewrite import names_read
 from transpiler.tree import code, nodes_within
 
 EMBEDDING = "torch.nn.Embedding"
@@ -288,6 +291,11 @@ def shelled(work: Work, scope: Scope, init: cst.FunctionDef) -> cst.FunctionDef:
         cst.FunctionDef,
     )
     body = [line for line in init.body.body if isinstance(line, cst.BaseStatement)]
+    if code(body[0]).strip() != "super().__init__()":
+        raise Refused("constructor", "super().__init__ is not first", scope.cls.node)
+    for name, value in scope.parameters.items():
+        if value.op != "config" and any(name in names_read(line) for line in body):
+            raise Refused("constructor", f"{name} is read", scope.cls.node)
     start: list[cst.BaseStatement] = [
         statement("config = vllm_config.model_config.hf_config.get_text_config()"),
         statement("self.config = config"),

@@ -76,9 +76,9 @@ def check_stated(work: Work, scope: Scope) -> None:
     for name, (_, node) in forward_of(scope).assigned.items():
         raise Refused("stateful", f"the forward sets self.{name}", node)
     for name, (value, node) in scope.init.assigned.items():
-        if value.op == "call" and value.name.startswith("torch."):
-            made = value.name.removeprefix("torch.")
-            if name not in scope.children:
+        for part in value.walk() if name not in scope.children else ():
+            if part.op == "call" and part.name.startswith("torch."):
+                made = part.name.removeprefix("torch.")
                 reason = f"{scope.name} is in no table and holds self.{name}, a {made}"
                 raise Refused("parameter", reason, node)
     check_constructor(work, scope)
