@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 
+from transpiler.emit import registry
+from transpiler.emit.registry import registry_text, runtime_digest, stale
 from transpiler.verify.proof import NAME, Proven, record, remove
 
 PROVEN = Proven("LlamaForCausalLM", ("tied", "default"), {"not-causal": "is_causal"})
@@ -19,6 +21,7 @@ def test_entry_says_what_was_proven_of_which_bytes(tmp_path):
     record(tmp_path, "llama.py", PROVEN, "5.19.0")
     assert written(tmp_path) == {
         "transformers": "5.19.0",
+        "runtime": runtime_digest(),
         "files": {
             "llama.py": {
                 "architecture": "LlamaForCausalLM",
@@ -62,3 +65,16 @@ def test_another_upstream_version_starts_anew(tmp_path):
         record(tmp_path, name, PROVEN, version)
     assert written(tmp_path)["transformers"] == "5.19.0"
     assert list(written(tmp_path)["files"]) == ["b.py"]
+
+
+def test_another_runtime_makes_every_proof_stale(tmp_path, monkeypatch):
+    runtime = tmp_path / "runtime"
+    runtime.mkdir()
+    monkeypatch.setattr(registry, "RUNTIME", runtime)
+    (tmp_path / "llama.py").write_text("text")
+    record(tmp_path, "llama.py", PROVEN, "5.19.0")
+    assert stale(tmp_path) == []
+    assert "LlamaForCausalLM" in registry_text(tmp_path)
+    (runtime / "activation.py").write_text("changed")
+    assert stale(tmp_path) == ["llama.py"]
+    assert "LlamaForCausalLM" not in registry_text(tmp_path)

@@ -34,15 +34,20 @@ def write_checkpoint(folder: Path, family: Family, variant: Variant, seed: int) 
     from safetensors.torch import save_file
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config_json = family.config_json(variant)
-    (folder / "config.json").write_text(json.dumps(config_json, indent=1))
+    write_config(folder, family, variant)
     config = AutoConfig.from_pretrained(folder)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    tensors = {name: _random(name, shape, seed) for name, shape in shapes.items()}
+    tensors = {name: random_tensor(name, shape, seed) for name, shape in shapes.items()}
     _edit(tensors, variant.tensors, seed)
     save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
+
+
+def write_config(folder: Path, family: Family, variant: Variant) -> None:
+    """Write the `config.json` of a variant into `folder`."""
+    text = json.dumps(family.config_json(variant), indent=1)
+    (folder / "config.json").write_text(text)
 
 
 def request_of(family: Family, variant: Variant, seed: int) -> Request:
@@ -56,8 +61,8 @@ def request_of(family: Family, variant: Variant, seed: int) -> Request:
     return Request(prompts, variant.new_tokens)
 
 
-def _random(name: str, shape: tuple[int, ...], seed: int) -> Any:
-    """Return a float32 tensor for a parameter, from its name, shape and the seed."""
+def random_tensor(name: str, shape: tuple[int, ...], seed: int) -> Any:
+    """A float32 tensor for a parameter, from its name, shape and the seed."""
     import torch
 
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
@@ -80,9 +85,9 @@ def _edit(tensors: dict[str, Any], edits: Tensors, seed: int) -> None:
     elif edits.head is Head.COPY:
         tensors[head] = tensors[embedding].clone()
     elif edits.head is Head.DIFFERENT:
-        tensors[head] = _random(head, tuple(tensors[embedding].shape), seed)
+        tensors[head] = random_tensor(head, tuple(tensors[embedding].shape), seed)
     for name, shape in edits.added.items():
-        tensors[name] = _random(name, shape, seed)
+        tensors[name] = random_tensor(name, shape, seed)
     for old, new in edits.renamed.items():
         tensors[new] = tensors.pop(old)
     for name in edits.dropped:
