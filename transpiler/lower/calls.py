@@ -26,6 +26,8 @@ def lower_calls(work: Work, scope: Scope) -> None:
     for node in flow.calls:
         value = flow.values.get(node)
         child = called_child(scope, value)
+        if child is not None and child.kind in work.norms and node.args[0].keyword:
+            edits.replace(node, "signature", by_position, [node.args[0].value])
         if child is None or child.kind not in work.signatures:
             continue
         if child.kind in work.with_positions:
@@ -36,6 +38,12 @@ def lower_calls(work: Work, scope: Scope) -> None:
         )
         if child.kind in work.single_result:
             take_first(work, scope, node)
+
+
+def by_position(node: cst.BaseExpression) -> cst.BaseExpression:
+    """A norm's call without the name of its operand, which is another in vLLM."""
+    call = cst.ensure_type(node, cst.Call)
+    return call.with_changes(args=[cst.Arg(call.args[0].value)])
 
 
 def called_child(scope: Scope, value: Value | None) -> Child | None:
