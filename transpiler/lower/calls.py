@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import libcst as cst
 
-from transpiler.analyse.program import Child, Scope, default_of, element_list
+from transpiler.analyse.arguments import default_of
+from transpiler.analyse.program import Child, Scope, element_list
 from transpiler.analyse.values import Value
 from transpiler.edits import Change, code
 from transpiler.fusions.fusion import Work, forward_of
