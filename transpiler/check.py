@@ -21,7 +21,7 @@ def check(work: Work, text: str, fates: dict[cst.CSTNode, Fate]) -> None:
         Refused: [no-fate], [attribute].
         AssertionError: The transpiler made something wrong: a fault of its own.
     """
-    compile(text, "<generated>", "exec")
+    compile(text, "<generated>", "exec", dont_inherit=True)
     tree = ast.parse(text)
     for node in tree.body:
         if isinstance(node, ast.ClassDef):

@@ -129,7 +129,9 @@ def prepared(module: ModelingModule) -> Work:
     known_norms = {}
     known_rotaries = {}
     for name, cls in module.classes.items():
-        if (found := match_class(cls, module, norms.ROWS)) is not None:
+        if (found := match_class(cls, module, norms.ROWS)) is not None and takes_one(
+            cls
+        ):
             check_neutral(cls, module, "forward")
             known_norms[name] = found
         elif (
@@ -155,6 +157,12 @@ def prepared(module: ModelingModule) -> Work:
             detail = f"{', '.join(names)} -> {layer}"
             work.outcomes.append(Outcome(scope.name, "rms norm", detail))
     return work
+
+
+def takes_one(cls: ModelingClass) -> bool:
+    """Whether a forward takes one operand, and nothing else."""
+    params = cls.method("forward").params
+    return len(params.params) == 2 and not params.star_kwarg
 
 
 def known_functions(module: ModelingModule, rows: dict[str, str]) -> dict[str, str]:

@@ -16,8 +16,9 @@ because these values decide its tests, not because of its names.
 
 from __future__ import annotations
 
+from transpiler.analyse.arguments import bind_arguments
 from transpiler.analyse.module import ModelingModule, the_causal_class
-from transpiler.analyse.program import Analyser, Program, bind_arguments
+from transpiler.analyse.program import Analyser, Program
 from transpiler.analyse.values import Value
 
 TOKENS = "input_ids"

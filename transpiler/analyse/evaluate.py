@@ -81,10 +81,14 @@ class Evaluator(Expressions):
         super().__init__(graph, resolve, attribute)
         self.flow = Flow()
         self.depth = 0
+        self.given: list[Value] = []
 
     def run(self, function: cst.FunctionDef, bound: dict[str, Value]) -> Flow:
         """Evaluate a function whose parameters are bound to these values."""
         self.names = dict(bound)
+        star = function.params.star_kwarg
+        own = star.name.value if isinstance(star, cst.Param) else None
+        self.given = [value for name, value in bound.items() if name != own]
         self.depth = 0
         body = function.body.body
         self.flow.result = self.block(list(body)) or self.graph.const(None)
@@ -285,7 +289,7 @@ class Evaluator(Expressions):
         """`base[key] = value`: a new dict, or a write in place.
 
         Raises:
-            Refused: [alias] for a dict that another name may stand for too.
+            Refused: [alias] for a dict that another name, or a caller, may hold too.
         """
         base = self.value(target.value)
         key = self.index_of(target)
@@ -297,7 +301,8 @@ class Evaluator(Expressions):
                 "dict", keywords=(*keywords, (str(key.constant), value))
             )
             holders = [name for name, v in self.names.items() if base in v.walk()]
-            if len(holders) != 1:
+            outside = any(base in given.walk() for given in self.given)
+            if len(holders) != 1 or outside:
                 raise Refused("alias", "a dict that has another name", target)
             self.names[holders[0]] = stored
         else:

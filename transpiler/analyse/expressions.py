@@ -302,7 +302,10 @@ class Expressions(Calls):
         if value.op == "const":
             return bool(value.constant)
         if value.op in {"dict", "tuple", "list"}:
-            return bool(value.args or value.keywords)
+            starred = [arg for arg in value.args if arg.op == "starred"]
+            missing = any(v.op == "missing" for _, v in value.keywords)
+            known = len(value.args) - len(starred) + len(value.keywords)
+            return None if (starred and not known) or missing else bool(known)
         if value.op in {"child", "self", "config"}:
             return True
         return None

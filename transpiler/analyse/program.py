@@ -7,8 +7,10 @@ mask or a constant that the model makes is still itself inside the attention.
 Refused when
     constructor: a constructor branches on the config, makes one child twice or sets
         it again, or gives a module its arguments by `*` or `**`.
+    arguments: a constructor takes starred parameters.
     constructed-twice: a class is made twice with different arguments.
-    called-twice: a class is called with two masks or constants.
+    called-twice: a class is called with two masks or constants, or tensors that are
+        related in one call and not in the other.
     children: a class has none, or several, of a module of which it must have one.
     module-list: a list of modules that is not one comprehension over a range.
 """
@@ -19,6 +21,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from transpiler.analyse.arguments import bind_arguments
 from transpiler.analyse.evaluate import Evaluator, Flow
 from transpiler.analyse.module import (
     ModelingClass,
@@ -135,7 +138,7 @@ class Analyser:
         self.module = module
         self.leaves = leaves
         self.program = Program(module, Graph())
-        self.seen: dict[str, list[dict[str, Value]]] = {}
+        self.seen: dict[str, dict[str, Value]] = {}
 
     def run(self, facts: dict[str, Value]) -> Program:
         """Evaluate everything reachable from the causal class under the facts."""
@@ -273,10 +276,8 @@ class Analyser:
     def enter(self, cls: ModelingClass, bound: dict[str, Value]) -> None:
         """Evaluate a forward and those of the modules it calls."""
         scope = self.program.scopes[cls.name]
-        if scope.forward is not None:
-            self.check_same_call(scope, bound)
+        if self.seen.setdefault(cls.name, bound) == bound and scope.forward:
             return
-        self.seen[cls.name] = [bound]
         evaluator = Evaluator(
             self.program.graph,
             self.module.resolve,
@@ -287,27 +288,42 @@ class Analyser:
             name: tuple(p.name.value for p in function.params.params)
             for name, function in self.module.functions.items()
         }
-        forward = cls.method("forward")
-        scope.forward = evaluator.run(forward, {"self": self_value, **bound})
-        scope.loops = evaluator.loops
-        for call in scope.forward.calls:
-            value = scope.forward.values.get(call)
+        flow = evaluator.run(cls.method("forward"), {"self": self_value, **bound})
+        if scope.forward is not None:
+            self.check_same_call(scope, bound, flow)
+        else:
+            scope.forward = flow
+            scope.loops = evaluator.loops
+        for call in flow.calls:
+            value = flow.values.get(call)
             if value is not None and value.op == "module":
                 self.enter_call(scope, value)
 
-    def check_same_call(self, scope: Scope, bound: dict[str, Value]) -> None:
-        """A class called at two places must be called with the same constants."""
-        first = self.seen[scope.name][0]
+    def check_same_call(
+        self, scope: Scope, bound: dict[str, Value], flow: Flow
+    ) -> None:
+        """A class called at two places is called with the same constants.
+
+        Only tensors may differ, and what is one value in the first call is one in the
+        other: fusions are decided by the first.
+        """
+        first = self.seen[scope.name]
         for name, value in bound.items():
-            was = first.get(name)
-            if was is not value and not (
-                was is not None and is_activation(was) and is_activation(value)
-            ):
+            was = first[name]
+            if was is not value and not (is_activation(was) and is_activation(value)):
                 raise Refused(
                     "called-twice",
                     f"{scope.name} is called with two values of {name}",
                     scope.cls.node,
                 )
+        before = scope.forward.values if scope.forward is not None else {}
+        pairs = {(before.get(node), flow.values.get(node)) for node in before}
+        if not len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs}):
+            raise Refused(
+                "called-twice",
+                f"{scope.name} is called with values that are related otherwise",
+                scope.cls.node,
+            )
 
     def enter_call(self, scope: Scope, call: Value) -> None:
         """Follow a module call into the forward of the module's class."""
@@ -339,60 +355,3 @@ def element_list(element: Value) -> str | None:
     if over.op == "subscript":
         over = over.args[0]
     return over.name if over.op == "child" else None
-
-
-def bind_arguments(
-    function: cst.FunctionDef, call: Value, graph: Graph, skip: int
-) -> dict[str, Value]:
-    """Parameters of a function bound to the operands of a call, defaults applied.
-
-    Args:
-        function: The function called.
-        call: A value whose `args` and `keywords` are the operands.
-        graph: Where constants are made.
-        skip: Leading parameters that are not passed (`self`).
-
-    Raises:
-        Refused: [arguments] for a starred operand, an unknown keyword, a missing
-            argument, or parameters that only a position or a keyword gives.
-    """
-    if function.params.posonly_params or function.params.kwonly_params:
-        name = function.name.value
-        raise Refused("arguments", f"{name} takes special parameters", function)
-    parameters = list(function.params.params)[skip:]
-    names = [parameter.name.value for parameter in parameters]
-    if any(arg.op == "starred" for arg in call.args) or len(call.args) > len(names):
-        raise Refused("arguments", "a call with starred arguments", function)
-    bound = dict(zip(names, call.args, strict=False))
-    rest: list[tuple[str, Value]] = []
-    for key, value in call.keywords:
-        if key in names:
-            bound[key] = value
-        else:
-            rest.append((key, value))
-    if isinstance(function.params.star_kwarg, cst.Param):
-        star = function.params.star_kwarg.name.value
-        bound[star] = graph.make("dict", keywords=tuple(rest))
-    elif rest:
-        raise Refused(
-            "arguments",
-            f"{function.name.value} has no parameter {rest[0][0]}",
-            function,
-        )
-    for parameter in parameters:
-        name = parameter.name.value
-        if name not in bound:
-            bound[name] = default_of(parameter, graph, function)
-    return bound
-
-
-def default_of(parameter: cst.Param, graph: Graph, function: cst.FunctionDef) -> Value:
-    """The default value of a parameter."""
-    if parameter.default is None:
-        raise Refused(
-            "arguments",
-            f"{function.name.value} is called without {parameter.name.value}",
-            function,
-        )
-    evaluator = Evaluator(graph, lambda name: name)
-    return evaluator.value(parameter.default)

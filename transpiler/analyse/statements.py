@@ -193,7 +193,10 @@ def plain_names(
 
 def nested(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Statements inside a compound statement, at any depth."""
-    if isinstance(node, cst.BaseCompoundStatement):
+    if isinstance(node, cst.Match):
+        for case in node.cases:
+            yield from inside(case.body)
+    elif isinstance(node, cst.BaseCompoundStatement):
         yield from inside(node.body)
         for part in ("orelse", "finalbody", "handlers"):
             other = getattr(node, part, None)

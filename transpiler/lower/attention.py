@@ -83,7 +83,7 @@ def lower_attention(work: Work, scope: Scope) -> None:
     unknown = sorted(set(keywords) - SILENT)
     if unknown:
         raise Refused("unknown-keyword", f"{unknown[0]}= is not known", node)
-    construct(work, scope, scale, window)
+    construct(work, scope, scale, window, node)
     rewrite_call(work, scope, value, node)
     work.outcomes.append(Outcome(scope.name, RULE, "interface call -> Attention"))
 
@@ -188,7 +188,9 @@ def scale_text(scope: Scope, scale: Value | None, node: cst.Call) -> str:
     raise Refused("scale", "scaling= is not an attribute of the class", node)
 
 
-def construct(work: Work, scope: Scope, scale: str, window: Value) -> None:
+def construct(
+    work: Work, scope: Scope, scale: str, window: Value, node: cst.CSTNode
+) -> None:
     """Append `self.attn = Attention(...)` to the constructor."""
     if "attn" in scope.children or "attn" in scope.init.assigned:
         raise Refused("name-taken", "self.attn exists", scope.cls.node)
@@ -213,7 +215,8 @@ def construct(work: Work, scope: Scope, scale: str, window: Value) -> None:
     ]
     if not is_const(window, None):
         layer = name_of(scope, "element") if window.op == "subscript" else ""
-        arguments.append(f"per_layer_sliding_window={text_of(window, config, layer)}")
+        text = text_of(window, config, layer, node)
+        arguments.append(f"per_layer_sliding_window={text}")
         work.model_checks += kind_checks(window)
     arguments.append('prefix=f"{prefix}.attn"')
     last = scope.cls.method("__init__").body.body[-1]

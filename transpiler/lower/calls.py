@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import libcst as cst
 
-from transpiler.analyse.program import Child, Scope, default_of, element_list
+from transpiler.analyse.arguments import default_of
+from transpiler.analyse.program import Child, Scope, element_list
 from transpiler.analyse.values import Value
 from transpiler.edits import Change
 from transpiler.fusions.fusion import Work, forward_of
@@ -27,6 +28,8 @@ def lower_calls(work: Work, scope: Scope) -> None:
     for node in flow.calls:
         value = flow.values.get(node)
         child = called_child(scope, value)
+        if child is not None and child.kind in work.norms and node.args[0].keyword:
+            edits.replace(node, "signature", by_position, [node.args[0].value])
         if child is None or child.kind not in work.signatures:
             continue
         if child.kind in work.with_positions:
@@ -37,6 +40,12 @@ def lower_calls(work: Work, scope: Scope) -> None:
         )
         if child.kind in work.single_result:
             take_first(work, scope, node)
+
+
+def by_position(node: cst.BaseExpression) -> cst.BaseExpression:
+    """A norm's call without the name of its operand, which is another in vLLM."""
+    call = cst.ensure_type(node, cst.Call)
+    return call.with_changes(args=[cst.Arg(call.args[0].value)])
 
 
 def called_child(scope: Scope, value: Value | None) -> Child | None:

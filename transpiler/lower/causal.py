@@ -14,6 +14,7 @@ import ast
 
 import libcst as cst
 
+from transpiler.analyse.bodies import parameter_names
 from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import Value, is_const
 from transpiler.edits import Fate, statement
@@ -90,7 +91,7 @@ def check_head(work: Work, scope: Scope) -> tuple[Child, Child]:
     model = scope.children.get(call.args[0].name) if call.op == "module" else None
     if model is None or flow.writes:
         raise Refused("head", "the head does not read the model's result", where)
-    check_inputs(call, model, where)
+    check_inputs(work, call, model, where)
     check_class_facts(work, scope, head, model)
     others = [c.name for c in scope.children.values() if c not in (head, model)]
     if others:
@@ -98,7 +99,7 @@ def check_head(work: Work, scope: Scope) -> tuple[Child, Child]:
     return head, model
 
 
-def check_inputs(call: Value, model: Child, where: cst.CSTNode) -> None:
+def check_inputs(work: Work, call: Value, model: Child, where: cst.CSTNode) -> None:
     """The model is made from the config and called with what the engine gives.
 
     Raises:
@@ -117,7 +118,8 @@ def check_inputs(call: Value, model: Child, where: cst.CSTNode) -> None:
     kinds = sorted(v.op for v in given if v.op in {"tokens?", "positions", "param"})
     if kinds != ["param", "positions", "tokens?"]:
         raise Refused("model-call", "the model is given other inputs", where)
-    for name, operand in call.keywords:
+    places = parameter_names(work.scope(model.kind).cls.method("forward"))
+    for name, operand in (*zip(places, call.args[1:], strict=False), *call.keywords):
         wanted = INPUTS.get(operand.op)
         if wanted is not None and name != wanted:
             raise Refused("model-call", f"{wanted} is given as {name}", where)

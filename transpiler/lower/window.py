@@ -144,7 +144,9 @@ def under(
     return graph.make(value.op, value.name, args, keywords, value.constant)
 
 
-def text_of(window: Value, config: str, layer: str) -> str:
+def text_of(
+    window: Value, config: str, layer: str, node: cst.CSTNode | None = None
+) -> str:
     """A window as source text in an attention's constructor.
 
     Raises:
@@ -156,22 +158,22 @@ def text_of(window: Value, config: str, layer: str) -> str:
         case "config":
             return config
         case "attr":
-            return f"{text_of(window.args[0], config, layer)}.{window.name}"
+            return f"{text_of(window.args[0], config, layer, node)}.{window.name}"
         case "compare":
-            left, right = (text_of(arg, config, layer) for arg in window.args)
+            left, right = (text_of(arg, config, layer, node) for arg in window.args)
             return f"{left} {window.name} {right}"
         case "subscript":
-            base, key = (text_of(arg, config, layer) for arg in window.args)
+            base, key = (text_of(arg, config, layer, node) for arg in window.args)
             return f"{base}[{key}]"
         case "dict":
             inner = ", ".join(
-                f'"{key}": {text_of(value, config, layer)}'
+                f'"{key}": {text_of(value, config, layer, node)}'
                 for key, value in window.keywords
             )
             return f"{{{inner}}}"
         case "index" | "element":
             return layer
-    raise Refused("mask", f"a window made by {window.op} {window.name}", None)
+    raise Refused("mask", f"a window made by {window.op} {window.name}", node)
 
 
 def kind_checks(window: Value) -> list[str]:
@@ -195,7 +197,9 @@ def mask_checks(work: Work, scope: Scope, flow: Flow) -> list[str]:
         if value is None or SLIDING not in {v.name for v in called(value)}:
             continue
         guards = [
-            text_of(test, "config", "") for test, sense in flow.guards[call] if sense
+            text_of(test, "config", "", call)
+            for test, sense in flow.guards[call]
+            if sense
         ]
         missing = "config.sliding_window is None"
         if value.op == "choice" and is_none_test(
