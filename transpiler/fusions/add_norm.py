@@ -85,7 +85,7 @@ class AddNorm(Fusion):
         if child is not None:
             check_widths(work, scope, value, child, where)
         rest = [s for s in block[stop + 1 :] if s not in after]
-        check_reads(scope, rest, value, name, norm_at)
+        check_reads(work, scope, rest, value, name, norm_at)
         edits = work.edits_of(scope)
         edits.swap(addition.statement, self.name, [])
         for copied in (*between, *after):
@@ -143,24 +143,30 @@ def check_operands(
         Refused: [operands], [operand-read].
     """
     one, two = value.args
-    if roots(one) & roots(two) or not (is_plain(one) and is_plain(two)):
+    if roots(work, one) & roots(work, two) or not (is_plain(one) and is_plain(two)):
         raise Refused("operands", "the operands may differ or share memory", where)
     given = forward_of(scope).environments[block_of(scope)[0]].values()
-    memory = roots(one) | roots(two)
-    if norm is not None and any(roots(known) & memory for known in given):
+    memory = roots(work, one) | roots(work, two)
+    if norm is not None and any(roots(work, known) & memory for known in given):
         found = loop_call(work, scope)
-        if found is None or readers(found[0], layer_input(scope, found[1])) != [
+        if found is None or readers(work, found[0], layer_input(scope, found[1])) != [
             found[1]
         ]:
             raise Refused("operand-read", "the caller may read an operand", where)
 
 
 def check_reads(
-    scope: Scope, rest: list[cst.CSTNode], value: Value, name: str, at: cst.CSTNode
+    work: Work,
+    scope: Scope,
+    rest: list[cst.CSTNode],
+    value: Value,
+    name: str,
+    at: cst.CSTNode,
 ) -> None:
     """After a fused norm its sum has one name, and its operands are not read.
 
     Args:
+        work: The program.
         scope: The class.
         rest: Statements after the norm that stay.
         value: The sum, or what stands for it.
@@ -174,7 +180,7 @@ def check_reads(
     old = flow.environments[at].get(name)
     memory: frozenset[Value] = frozenset()
     if value.op == "binary":
-        memory = roots(value.args[0]) | roots(value.args[1])
+        memory = roots(work, value.args[0]) | roots(work, value.args[1])
     for node in reads(scope, rest):
         known = flow.values[node]
         if known is value:
@@ -182,7 +188,7 @@ def check_reads(
                 raise Refused("residual-name", f"it is read as {node.value}", node)
         elif node.value == name and known is old:
             raise Refused("residual-name", f"{name} is still read", node)
-        elif roots(known) & memory:
+        elif roots(work, known) & memory:
             raise Refused("operand-read", f"{node.value} is overwritten", node)
 
 

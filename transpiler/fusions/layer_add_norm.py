@@ -114,7 +114,7 @@ class LayerAddNorm(Fusion):
         start = block.index(norm_at) + 1
         after = [s for s in block[start:] if is_copy(scope, s, carried)]
         rest = [s for s in block[start:] if s not in after]
-        check_reads(scope, rest, carried, name, norm_at)
+        check_reads(work, scope, rest, carried, name, norm_at)
         tail = block[block.index(addition.statement) + 1 :]
         if not is_return(tail[-1]) or not all(
             is_copy(scope, s, value) for s in tail[:-1]

@@ -75,7 +75,7 @@ class Rotary(Fusion):
         ):
             raise Refused("positions", f"self.{child.name} takes other positions", node)
         for operand in value.args[:2]:
-            if readers(scope, operand) != [value]:
+            if readers(work, scope, operand) != [value]:
                 raise Refused("operand-read", "an operand is read again", node)
         axes = Axes(work, scope)
         self.check_axes(work, scope, value, axes, node)
