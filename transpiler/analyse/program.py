@@ -106,11 +106,13 @@ class Program:
         module: The modeling module.
         graph: Where all values are made.
         scopes: By class name, callers before callees.
+        results: For each call of a module of the file, what its forward returns.
     """
 
     module: ModelingModule
     graph: Graph
     scopes: dict[str, Scope] = field(default_factory=dict)
+    results: dict[Value, Value | None] = field(default_factory=dict)
 
     @property
     def causal(self) -> Scope:
@@ -273,11 +275,11 @@ class Analyser:
 
     # Forwards
 
-    def enter(self, cls: ModelingClass, bound: dict[str, Value]) -> None:
-        """Evaluate a forward and those of the modules it calls."""
+    def enter(self, cls: ModelingClass, bound: dict[str, Value]) -> Value | None:
+        """Evaluate a forward and those of the modules it calls; what it returns."""
         scope = self.program.scopes[cls.name]
         if self.seen.setdefault(cls.name, bound) == bound and scope.forward:
-            return
+            return scope.forward.result
         evaluator = Evaluator(
             self.program.graph,
             self.module.resolve,
@@ -298,6 +300,7 @@ class Analyser:
             value = flow.values.get(call)
             if value is not None and value.op == "module":
                 self.enter_call(scope, value)
+        return flow.result
 
     def check_same_call(
         self, scope: Scope, bound: dict[str, Value], flow: Flow
@@ -339,7 +342,7 @@ class Analyser:
         shifted = self.program.graph.make("call", "", call.args[1:], call.keywords)
         bound = bind_arguments(forward, shifted, self.program.graph, skip=1)
         if child.kind not in self.leaves:
-            self.enter(cls, bound)
+            self.program.results[call] = self.enter(cls, bound)
 
 
 def is_activation(value: Value) -> bool:

@@ -83,7 +83,7 @@ class AddNorm(Fusion):
         name = name_read(scope, others[0], value)
         check_operands(work, scope, value, child, where, is_local=True)
         rest = [s for s in block[stop + 1 :] if s not in after]
-        check_reads(scope, rest, value, name, norm_at)
+        check_reads(work, scope, rest, value, name, norm_at)
         edits = work.edits_of(scope)
         edits.swap(addition.statement, self.name, [])
         for copied in (*between, *after):
@@ -148,34 +148,43 @@ def check_operands(
         Refused: [operands], [operand-read].
     """
     one, two = value.args
-    if roots(one) & roots(two) or not (is_plain(one) and is_plain(two)):
+    if roots(work, one) & roots(work, two) or not (is_plain(one) and is_plain(two)):
         raise Refused("operands", "the operands may differ or share memory", where)
-    width = norm_width(scope, norm)
+    width = norm_width(work, scope, norm)
     for operand in (one, two):
         if width is None or not is_as_wide(work, operand, width):
             raise Refused("operands", "an operand may not be as wide", where)
     given = forward_of(scope).environments[block_of(scope)[0]].values()
-    memory = roots(one) | roots(two)
-    if is_local and any(roots(known) & memory for known in given):
+    memory = roots(work, one) | roots(work, two)
+    if is_local and any(roots(work, known) & memory for known in given):
         found = loop_call(work, scope)
-        if found is None or readers(found[0], layer_input(scope, found[1])) != [
+        if found is None or readers(work, found[0], layer_input(scope, found[1])) != [
             found[1]
         ]:
             raise Refused("operand-read", "the caller may read an operand", where)
 
 
-def norm_width(scope: Scope, norm: Child) -> Value | None:
-    """The width that a norm is made for."""
-    made = norm.argument(0, "hidden_size")
+def norm_width(work: Work, scope: Scope, norm: Child) -> Value | None:
+    """The width that a norm is made for, None where its class says it."""
+    name = work.norms[norm.kind][1]["hidden_size"].name
+    init = work.program.module.classes[norm.kind].method("__init__")
+    places = [parameter.name.value for parameter in init.params.params[1:]]
+    made = norm.argument(places.index(name), name)
     return scope.init.values[made] if made is not None else None
 
 
 def check_reads(
-    scope: Scope, rest: list[cst.CSTNode], value: Value, name: str, at: cst.CSTNode
+    work: Work,
+    scope: Scope,
+    rest: list[cst.CSTNode],
+    value: Value,
+    name: str,
+    at: cst.CSTNode,
 ) -> None:
     """After a fused norm its sum has one name, and its operands are not read.
 
     Args:
+        work: The program.
         scope: The class.
         rest: Statements after the norm that stay.
         value: The sum, or what stands for it.
@@ -189,7 +198,7 @@ def check_reads(
     old = flow.environments[at].get(name)
     memory: frozenset[Value] = frozenset()
     if value.op == "binary":
-        memory = roots(value.args[0]) | roots(value.args[1])
+        memory = roots(work, value.args[0]) | roots(work, value.args[1])
     for node in reads(scope, rest):
         known = flow.values[node]
         if known is value:
@@ -197,7 +206,7 @@ def check_reads(
                 raise Refused("residual-name", f"it is read as {node.value}", node)
         elif node.value == name and known is old:
             raise Refused("residual-name", f"{name} is still read", node)
-        elif roots(known) & memory:
+        elif roots(work, known) & memory:
             raise Refused("operand-read", f"{node.value} is overwritten", node)
 
 

@@ -88,7 +88,7 @@ class LayerAddNorm(Fusion):
             raise Refused("extra-use", f"the input is read {len(users)} times", where)
         check_operands(work, scope, value, first, scope.cls.node, is_local=False)
         final_at, final_name, final = self.final_norm(work, model, call)
-        if norm_width(scope, first) is not norm_width(model, final):
+        if norm_width(work, scope, first) is not norm_width(work, model, final):
             raise Refused("operands", "the final norm is not as wide", final.call)
         around = model.cls.method("forward")
         if {RESIDUAL, "_"} & {
@@ -114,7 +114,7 @@ class LayerAddNorm(Fusion):
         start = block.index(norm_at) + 1
         after = [s for s in block[start:] if is_copy(scope, s, carried)]
         rest = [s for s in block[start:] if s not in after]
-        check_reads(scope, rest, carried, name, norm_at)
+        check_reads(work, scope, rest, carried, name, norm_at)
         tail = block[block.index(addition.statement) + 1 :]
         if not is_return(tail[-1]) or not all(
             is_copy(scope, s, value) for s in tail[:-1]

@@ -12,7 +12,12 @@ import libcst as cst
 
 from transpiler.analyse.program import Scope
 from transpiler.analyse.values import Value
-from transpiler.fusions.fusion import distinct_values, forward_of, names_within
+from transpiler.fusions.fusion import (
+    Work,
+    distinct_values,
+    forward_of,
+    names_within,
+)
 
 # Operations whose result may be the same memory.
 VIEW_WORDS = """
@@ -23,36 +28,45 @@ VIEWS = frozenset(VIEW_WORDS.split())
 MEASURES = frozenset({"device", "dtype", "shape"})
 
 
-def roots(value: Value) -> frozenset[Value]:
-    """The values whose memory a value may share, views looked through."""
+def roots(work: Work, value: Value) -> frozenset[Value]:
+    """The values whose memory a value may share, views looked through.
+
+    A module may return what it was given, as may an activation: one is the identity.
+    """
     if value.op == "choice":
-        return frozenset().union(*(roots(side) for side in value.args[1:]))
+        return frozenset().union(*(roots(work, side) for side in value.args[1:]))
     if value.op in {"tuple", "list"}:
-        return frozenset().union(*(roots(part) for part in value.args))
+        return frozenset().union(*(roots(work, part) for part in value.args))
     is_view = (
         (value.op == "method" and value.name in VIEWS)
         or (value.op == "attr" and value.name not in MEASURES)
         or value.op in {"item", "subscript", "starred"}
     )
-    return roots(value.args[0]) if is_view and value.args else frozenset({value})
+    if is_view and value.args:
+        return roots(work, value.args[0])
+    own = frozenset({value})
+    inner = work.program.results.get(value)
+    if value.op == "call" and value.args and value.args[0].op == "subscript":
+        return own.union(*(roots(work, operand) for operand in value.args[1:]))
+    return own | roots(work, inner) if inner is not None else own
 
 
-def readers(scope: Scope, value: Value) -> list[Value]:
+def readers(work: Work, scope: Scope, value: Value) -> list[Value]:
     """Operations of a forward that read a value's memory, views of it aside.
 
     What the forward returns is read by its caller.
     """
-    memory = roots(value)
+    memory = roots(work, value)
     found: list[Value] = []
     for user in distinct_values(scope):
         operands = [*user.args, *(operand for _, operand in user.keywords)]
         measured = user.op == "attr" and user.name in MEASURES
-        if roots(user) & memory or measured:
+        if roots(work, user) & memory or measured:
             continue
-        if any(roots(operand) & memory for operand in operands):
+        if any(roots(work, operand) & memory for operand in operands):
             found.append(user)
     result = forward_of(scope).result
-    if result is not None and roots(result) & memory:
+    if result is not None and roots(work, result) & memory:
         found.append(result)
     return found
 

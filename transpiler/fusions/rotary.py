@@ -76,10 +76,10 @@ class Rotary(Fusion):
         ):
             raise Refused("positions", f"self.{child.name} takes other positions", node)
         query, key = value.args[:2]
-        if roots(query) & roots(key):
+        if roots(work, query) & roots(work, key):
             raise Refused("operand-read", "query and key share memory", node)
         for operand in (query, key):
-            if readers(scope, operand) != [value]:
+            if readers(work, scope, operand) != [value]:
                 raise Refused("operand-read", "an operand is read again", node)
         axes = Axes(work, scope)
         self.check_axes(work, scope, value, axes, node)
