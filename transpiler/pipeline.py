@@ -6,12 +6,13 @@ Refused when
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import libcst as cst
 
 from transpiler.analyse.bodies import match_class, match_function, parameters_of
+from transpiler.analyse.inline import Inlined, inline_methods
 from transpiler.analyse.module import (
     ModelingClass,
     ModelingModule,
@@ -85,13 +86,33 @@ def transpile_source(source: Source) -> Transpiled:
 
 
 def walked(source: Source) -> Transpiled:
-    """Walk one source, step by step."""
+    """Walk one source, and say of each node where it stands upstream."""
     if source.conversion:
         raise Refused(
             "conversion-mapping",
             f"checkpoints are renamed by the entries {', '.join(source.conversion)}",
         )
-    module = analyse_module(source.tree)
+    inlined = inline_methods(source.tree)
+    try:
+        made = stepped(source, inlined.tree)
+    except Refused as refused:
+        refused.node = inlined.origin(refused.node) if refused.node else None
+        refused.causes = tuple(from_upstream(inlined, o) for o in refused.causes)
+        raise
+    fates = {inlined.origin(node): fate for node, fate in made.fates.items()}
+    outcomes = tuple(from_upstream(inlined, outcome) for outcome in made.outcomes)
+    return replace(made, outcomes=outcomes, fates={**fates, **inlined.fates})
+
+
+def from_upstream(inlined: Inlined, outcome: Outcome) -> Outcome:
+    """An outcome at the upstream node that its own node comes from."""
+    node = inlined.origin(outcome.node) if outcome.node is not None else None
+    return replace(outcome, node=node)
+
+
+def stepped(source: Source, tree: cst.Module) -> Transpiled:
+    """Walk one tree, step by step."""
+    module = analyse_module(tree)
     work = prepared(module)
     for fusion in FUSIONS:
         fusion.run(work)

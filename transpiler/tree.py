@@ -30,3 +30,14 @@ def statements_within(node: cst.CSTNode) -> list[cst.CSTNode]:
 def code(node: cst.CSTNode) -> str:
     """Text of an expression or statement."""
     return cst.Module(body=[]).code_for_node(node)
+
+
+def plain_names(node: cst.CSTNode) -> list[cst.Name]:
+    """All plain names in an expression, attribute and keyword names aside."""
+    if isinstance(node, cst.Name):
+        return [node]
+    if isinstance(node, cst.Attribute):
+        return plain_names(node.value)
+    if isinstance(node, cst.Arg):
+        return plain_names(node.value)
+    return [name for child in children(node) for name in plain_names(child)]

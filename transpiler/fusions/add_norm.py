@@ -18,6 +18,7 @@ from transpiler.fusions.fusion import (
     Fusion,
     Work,
     assigned_name,
+    block_of,
     distinct_values,
     forward_of,
     the_node,
@@ -117,11 +118,6 @@ def layer_input(scope: Scope, call: Value) -> Value:
     if given is None:
         raise Refused("extra-use", "the layer has no first operand", scope.cls.node)
     return given
-
-
-def block_of(scope: Scope) -> list[cst.CSTNode]:
-    """The statements of a forward."""
-    return list(scope.cls.method("forward").body.body)
 
 
 def check_operands(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -13,7 +13,7 @@ from transpiler.analyse.program import Child, Program, Scope
 from transpiler.analyse.values import Value
 from transpiler.edits import Edits
 from transpiler.refusal import Refused
-from transpiler.tree import children, code, nodes_within
+from transpiler.tree import children, code, nodes_within, plain_names
 
 LINEAR = "torch.nn.Linear"
 
@@ -275,20 +275,9 @@ def check_still(scope: Scope, argument: cst.CSTNode, statement: cst.CSTNode) -> 
     """
     flow = forward_of(scope)
     names = flow.environments[statement]
-    for node in names_within(argument):
+    for node in plain_names(argument):
         if node.value in names and names[node.value] is not flow.values.get(node):
             raise Refused("input-rebound", f"{node.value} is another value here", node)
-
-
-def names_within(node: cst.CSTNode) -> list[cst.Name]:
-    """All plain names in an expression, attribute and keyword names aside."""
-    if isinstance(node, cst.Name):
-        return [node]
-    if isinstance(node, cst.Attribute):
-        return names_within(node.value)
-    if isinstance(node, cst.Arg):
-        return names_within(node.value)
-    return [name for child in children(node) for name in names_within(child)]
 
 
 def check_linear(child: Child) -> None:
@@ -301,6 +290,24 @@ def check_linear(child: Child) -> None:
     for position, arg in enumerate(child.call.args):
         if arg.star or position > 2 or (arg.keyword and arg.keyword.value not in known):
             raise Refused("linear-arguments", "an argument is not known", arg)
+
+
+def block_of(scope: Scope) -> list[cst.CSTNode]:
+    """The statements of a forward, with those of branches that are always taken."""
+    tests = forward_of(scope).tests
+
+    def live(block: Sequence[cst.CSTNode]) -> Iterator[cst.CSTNode]:
+        for node in block:
+            if not isinstance(node, cst.If) or node not in tests:
+                yield node
+            elif tests[node]:
+                yield from live(node.body.body)
+            elif isinstance(node.orelse, cst.Else):
+                yield from live(node.orelse.body.body)
+            elif node.orelse is not None:
+                yield from live([node.orelse])
+
+    return list(live(scope.cls.method("forward").body.body))
 
 
 def statements_of(function: cst.FunctionDef) -> dict[cst.CSTNode, cst.CSTNode]:

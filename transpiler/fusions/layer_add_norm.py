@@ -16,7 +16,6 @@ from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import Value
 from transpiler.fusions.add_norm import (
     addition_of,
-    block_of,
     check_operands,
     check_reads,
     is_copy,
@@ -30,6 +29,7 @@ from transpiler.fusions.fusion import (
     Fusion,
     Work,
     assigned_name,
+    block_of,
     distinct_values,
     forward_of,
     the_node,

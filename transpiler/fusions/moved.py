@@ -9,9 +9,8 @@ from __future__ import annotations
 import libcst as cst
 
 from transpiler.analyse.program import Child, Scope
-from transpiler.fusions.fusion import names_within
 from transpiler.refusal import Refused
-from transpiler.tree import code, nodes_within
+from transpiler.tree import code, nodes_within, plain_names
 
 CONSTANTS = frozenset({"True", "False", "None"})
 
@@ -33,7 +32,7 @@ def check_moved(
         return
     init = scope.init
     names, held = init.environments[place], init.held[place]
-    for name in names_within(node):
+    for name in plain_names(node):
         known = init.values.get(name)
         if known is None or known.op == "name" or name.value in CONSTANTS:
             continue

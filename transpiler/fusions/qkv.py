@@ -20,6 +20,7 @@ from transpiler.fusions.fusion import (
     Work,
     assigned_name,
     bias_of,
+    block_of,
     check_still,
     distinct_values,
     forward_of,
@@ -81,7 +82,7 @@ class QKV(Fusion):
             raise Refused("head-count", "key and value heads differ", last.call)
         owners = statements_of(scope.cls.method("forward"))
         statements = [owners[p.call] for p in found]
-        block = list(scope.cls.method("forward").body.body)
+        block = block_of(scope)
         if any(statement not in block for statement in statements):
             raise Refused(
                 "not-dominating", "the calls are not in one block", query.call

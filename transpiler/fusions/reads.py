@@ -16,8 +16,8 @@ from transpiler.fusions.fusion import (
     Work,
     distinct_values,
     forward_of,
-    names_within,
 )
+from transpiler.tree import plain_names
 
 # Operations whose result may be the same memory.
 VIEW_WORDS = """
@@ -75,7 +75,7 @@ def reads(scope: Scope, statements: Sequence[cst.CSTNode]) -> Iterator[cst.Name]
     """Names that statements read."""
     flow = forward_of(scope)
     for statement in statements:
-        for node in names_within(statement):
+        for node in plain_names(statement):
             if node in flow.values:
                 yield node
 

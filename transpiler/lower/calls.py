@@ -16,7 +16,7 @@ from transpiler.analyse.arguments import default_of
 from transpiler.analyse.program import Child, Scope, element_list
 from transpiler.analyse.values import Value
 from transpiler.edits import Change
-from transpiler.fusions.fusion import Work, forward_of
+from transpiler.fusions.fusion import Work, block_of, forward_of
 from transpiler.refusal import Refused
 from transpiler.tree import code
 
@@ -141,7 +141,7 @@ def take_first(work: Work, scope: Scope, node: cst.Call) -> None:
         ):
             raise Refused("results", "a result that is gone is read", read)
     edits = work.edits_of(scope)
-    for found in scope.cls.method("forward").body.body:
+    for found in block_of(scope):
         if not isinstance(found, cst.SimpleStatementLine):
             continue
         assign = found.body[0]

@@ -17,12 +17,12 @@ import libcst as cst
 from transpiler.analyse.names import assigned_names
 from transpiler.analyse.program import Child, Scope
 from transpiler.edits import Fate, Statement, statement
-from transpiler.fusions.fusion import Work, forward_of, names_within
+from transpiler.fusions.fusion import Work, forward_of
 from transpiler.lower.classes import parsed
 from transpiler.lower.operations import check_kept
 from transpiler.refusal import Refused
 from transpiler.rewrite import Line, Rewriting, names_read
-from transpiler.tree import code
+from transpiler.tree import code, plain_names
 
 RULE = "layer loop"
 PLACE = "idx"
@@ -181,7 +181,7 @@ def place_name(scope: Scope, loop: cst.For, layer: str, step: list[Statement]) -
     read: set[str] = set()
     for line in step:
         read |= names_read(line)
-    targets = [n.value for n in names_within(loop.target)]
+    targets = [n.value for n in plain_names(loop.target)]
     found = [name for name in targets if name in read and name != layer]
     for name in found:
         value = forward_of(scope).environments[loop.body][name]

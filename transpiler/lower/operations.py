@@ -64,13 +64,20 @@ def check_stated(work: Work, scope: Scope) -> None:
     """Refuse a class whose forward writes in place or whose constructor does more.
 
     Raises:
-        Refused: [writes-in-place]; [stateful] for a forward that sets an attribute;
+        Refused: [method-call] for a method that was not inlined;
+            [writes-in-place]; [stateful] for a forward that sets an attribute;
             [parameter] for a parameter or tensor of a class
             that no table describes; [name-taken] for a class with a name that the
             output needs; and what the constructor refuses.
     """
     if scope.name in RESERVED:
         raise Refused("name-taken", f"{scope.name} is of the output", scope.cls.node)
+    for call in forward_of(scope).calls:
+        name = code(call.func).removeprefix("self.")
+        if code(call.func).startswith("self.") and name in scope.cls.methods:
+            raise Refused(
+                "method-call", f"self.{name} is called and not followed", call
+            )
     for _, node in forward_of(scope).writes:
         raise Refused("writes-in-place", "a value is written in place", node)
     for name, (_, node) in forward_of(scope).assigned.items():

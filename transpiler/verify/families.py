@@ -198,3 +198,11 @@ FAMILIES = (
         ),
     ),
 )
+
+# One config of each family that shows as much as one can: biases, windows, few heads.
+TELLING = {
+    "llama": Variant("telling", {"attention_bias": True, "mlp_bias": True}),
+    "mistral": Variant("telling", {"sliding_window": 8}),
+    "qwen2": windowed("telling", max_window_layers=2),
+    "qwen3": windowed("telling", max_window_layers=2, attention_bias=True),
+}

@@ -1,0 +1,191 @@
+"""Inline: a method that only returns an expression stands where it is called.
+
+Upstream may keep a part of a forward in a method of its own. Where that method is
+`return <expression>` and is called once, the expression in the place of the call is
+the same program, and everything after this step sees one forward.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from transpiler.analyse.names import assigned_names
+from transpiler.analyse.statements import MODULE_METHODS
+from transpiler.edits import Fate, parenthesised
+from transpiler.rewrite import is_docstring
+from transpiler.tree import code, nodes_within, plain_names, statements_within
+
+FATE = Fate("rewritten", "stands where it is called")
+
+
+@dataclass
+class Inlined:
+    """A file whose methods of one expression stand where they are called.
+
+    Attributes:
+        tree: The file.
+        origins: The upstream node of each node that had to be made anew.
+        fates: Fates of the statements of the methods that went.
+    """
+
+    tree: cst.Module
+    origins: dict[cst.CSTNode, cst.CSTNode] = field(default_factory=dict)
+    fates: dict[cst.CSTNode, Fate] = field(default_factory=dict)
+
+    def origin(self, node: cst.CSTNode) -> cst.CSTNode:
+        """The upstream node that a node comes from."""
+        while node in self.origins:
+            node = self.origins[node]
+        return node
+
+
+@dataclass(frozen=True)
+class Helper:
+    """A method that may be inlined, with its one call."""
+
+    method: cst.FunctionDef
+    expression: cst.BaseExpression
+    call: cst.Call
+    given: dict[str, cst.BaseExpression]
+
+
+class Moving(cst.CSTTransformer):
+    """Applies replacements, and remembers where every new node comes from."""
+
+    def __init__(
+        self,
+        inlined: Inlined,
+        replaced: dict[cst.CSTNode, cst.BaseExpression],
+        removed: cst.CSTNode | None = None,
+    ) -> None:
+        super().__init__()
+        self.inlined = inlined
+        self.replaced = replaced
+        self.removed = removed
+
+    def on_leave(  # type: ignore[override]
+        self, original_node: cst.CSTNode, updated_node: cst.CSTNode
+    ) -> cst.CSTNode | cst.RemovalSentinel:
+        """Replace, remove, or note the node's origin."""
+        if original_node is self.removed:
+            return cst.RemoveFromParent()
+        if original_node in self.replaced:
+            return self.replaced[original_node]
+        if updated_node is not original_node:
+            self.inlined.origins[updated_node] = original_node
+        return updated_node
+
+
+def inline_methods(tree: cst.Module) -> Inlined:
+    """A file with each method of one expression in the place of its one call."""
+    inlined = Inlined(tree)
+    while (found := next(helpers(inlined.tree), None)) is not None:
+        substitute(inlined, found)
+    return inlined
+
+
+def helpers(tree: cst.Module) -> Iterator[Helper]:
+    """Methods of one expression that a forward of their class calls, once."""
+    named = Counter(
+        node.attr.value
+        for node in nodes_within(tree)
+        if isinstance(node, cst.Attribute)
+    )
+    classes = [node for node in tree.body if isinstance(node, cst.ClassDef)]
+    bases = {code(base.value) for cls in classes for base in cls.bases}
+    for cls in classes:
+        methods = [m for m in cls.body.body if isinstance(m, cst.FunctionDef)]
+        forward = next((m for m in methods if m.name.value == "forward"), None)
+        for method in methods if cls.name.value not in bases else ():
+            name = method.name.value
+            if name in MODULE_METHODS or named[name] != 1 or forward is None:
+                continue
+            helper = helper_of(method, forward)
+            if helper is not None:
+                yield helper
+
+
+def helper_of(method: cst.FunctionDef, forward: cst.FunctionDef) -> Helper | None:
+    """A method with its call in a forward, where the two can be joined."""
+    body = [line for line in method.body.body if not is_docstring(line)]
+    small = body[0].body[0] if isinstance(body[0], cst.SimpleStatementLine) else None
+    params = method.params
+    special = params.kwonly_params or params.posonly_params or params.star_kwarg
+    starred = isinstance(params.star_arg, cst.Param)
+    if len(body) != 1 or not isinstance(small, cst.Return) or small.value is None:
+        return None
+    if special or starred or method.decorators or method.asynchronous:
+        return None
+    calls = [
+        node
+        for node in nodes_within(forward)
+        if isinstance(node, cst.Call) and code(node.func) == f"self.{method.name.value}"
+    ]
+    names = [parameter.name.value for parameter in params.params]
+    if len(calls) != 1 or names[:1] != ["self"]:
+        return None
+    given = given_to(calls[0], names[1:])
+    reads = Counter(node.value for node in plain_names(small.value))
+    local = {*assigned_names(forward), *(p.name.value for p in forward.params.params)}
+    free = set(reads) - set(names)
+    if given is None or free & local or assigned_names(small.value):
+        return None
+    if any(n > 1 and not is_plain(given[k]) for k, n in reads.items() if k in given):
+        return None
+    return Helper(method, small.value, calls[0], given)
+
+
+def given_to(call: cst.Call, names: list[str]) -> dict[str, cst.BaseExpression] | None:
+    """Operands of a call by parameter, None unless each is given, once."""
+    given: dict[str, cst.BaseExpression] = {}
+    for place, arg in enumerate(call.args):
+        if arg.star or (arg.keyword is None and place >= len(names)):
+            return None
+        name = arg.keyword.value if arg.keyword is not None else names[place]
+        if name in given:
+            return None
+        given[name] = arg.value
+    return given if set(given) == set(names) else None
+
+
+def is_plain(node: cst.BaseExpression) -> bool:
+    """Whether an expression may be written twice: a name."""
+    return isinstance(node, cst.Name)
+
+
+def substitute(inlined: Inlined, helper: Helper) -> None:
+    """Put a helper's expression, with what it is given, in the place of its call."""
+    reads: dict[cst.CSTNode, cst.BaseExpression] = {}
+    for node in plain_names(helper.expression):
+        if node.value in helper.given:
+            reads[node] = copied(inlined, helper.given[node.value])
+    expression = helper.expression.visit(Moving(inlined, reads))
+    if not isinstance(expression, cst.BaseExpression):
+        raise AssertionError("an expression stays one")
+    joined = parenthesised(expression)
+    if any(
+        isinstance(node, cst.Arg | cst.Assign | cst.Return)
+        and node.value is helper.call
+        for node in nodes_within(inlined.tree)
+    ):
+        joined = expression
+    if joined is not expression:
+        inlined.origins[joined] = helper.expression
+    tree = inlined.tree.visit(Moving(inlined, {helper.call: joined}, helper.method))
+    for gone in (helper.method, *statements_within(helper.method)):
+        inlined.fates[inlined.origin(gone)] = FATE
+    inlined.tree = cst.ensure_type(tree, cst.Module)
+
+
+def copied(inlined: Inlined, node: cst.BaseExpression) -> cst.BaseExpression:
+    """A copy of an expression, in brackets where it needs them."""
+    copy = node.deep_clone()
+    for new, old in zip(nodes_within(copy), nodes_within(node), strict=True):
+        inlined.origins[new] = old
+    whole = parenthesised(copy)
+    inlined.origins.setdefault(whole, node)
+    return whole

@@ -1,0 +1,382 @@
+"""Mutations that change what upstream computes: a port must follow them, or refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import libcst as cst
+
+from transpiler.tree import code, nodes_within
+from transpiler.verify.mutate.draft import (
+    Draft,
+    Mutation,
+    NoPlace,
+    assigned,
+    constructor_of,
+    is_tensor_made,
+)
+
+
+def tensor_values(draft: Draft) -> list[cst.BaseExpression]:
+    """Values of the statements `a = …` of forwards that make activations."""
+    found = [assigned(line) for _, _, line in draft.statements(draft.forwards())]
+    return [p[1] for p in found if p and len(p[0]) == 1 and is_tensor_made(p[1])]
+
+
+def edited_value(edit: Callable[[Draft, str], str]) -> Callable[[Draft], None]:
+    """A mutation of one value of activations, by its text."""
+
+    def apply(draft: Draft) -> None:
+        node = draft.choose(tensor_values(draft))
+        draft.replace_text(node, edit(draft, code(node)))
+
+    return apply
+
+
+def module_call(call: Callable[[Draft, str, str], str]) -> Callable[[Draft], None]:
+    """A mutation of one call `self.x(y)`, by the texts of `x` and `y`."""
+
+    def apply(draft: Draft) -> None:
+        places = [
+            node
+            for forward in draft.forwards()
+            for node in nodes_within(forward.body)
+            if isinstance(node, cst.Call)
+            and code(node.func).startswith("self.")
+            and len(node.args) == 1
+            and node.args[0].keyword is None
+        ]
+        node = draft.choose(places)
+        text = call(draft, code(node.func), code(node.args[0].value))
+        draft.replace_text(node, text)
+
+    return apply
+
+
+def texts(*pairs: tuple[str, str]) -> Callable[[Draft], None]:
+    """A mutation that replaces one text of the file, everywhere."""
+
+    def apply(draft: Draft) -> None:
+        text = draft.tree.code
+        old, new = draft.choose([(a, b) for a, b in pairs if a in text])
+        draft.tree = cst.parse_module(text.replace(old, new))
+
+    return apply
+
+
+def one_text(*pairs: tuple[str, str]) -> Callable[[Draft], None]:
+    """A mutation that replaces one occurrence of one text."""
+
+    def apply(draft: Draft) -> None:
+        text = draft.tree.code
+        old, new = draft.choose([(a, b) for a, b in pairs if a in text])
+        parts = text.split(old)
+        place = draft.draw.randrange(1, len(parts))
+        joined = old.join(parts[:place]) + new + old.join(parts[place:])
+        draft.tree = cst.parse_module(joined)
+
+    return apply
+
+
+def between(lines: Sequence[str]) -> Callable[[Draft], None]:
+    """A statement put before one that calls a module with a plain name."""
+
+    def apply(draft: Draft) -> None:
+        places = []
+        for block, index, line in draft.statements(draft.forwards()):
+            for node in nodes_within(line):
+                if isinstance(node, cst.Call) and code(node.func).startswith("self."):
+                    inputs = [
+                        a.value for a in node.args if isinstance(a.value, cst.Name)
+                    ]
+                    places += [(block, index, i.value) for i in inputs[:1]]
+        block, index, name = draft.choose([p for p in places if "position" not in p[2]])
+        draft.insert(block, index, draft.choose(lines).replace("{x}", name))
+
+    return apply
+
+
+def drop(draft: Draft) -> None:
+    """A statement of a forward left out."""
+    places = [
+        (block, line)
+        for block, _, line in draft.statements(draft.forwards())
+        if len(block.body) > 1 and (pair := assigned(line)) and is_tensor_made(pair[1])
+    ]
+    block, line = draft.choose(places)
+    body = [item for item in block.body if item is not line]
+    draft.replace(block, block.with_changes(body=body))
+
+
+def scale_attribute(draft: Draft) -> None:
+    """A number of a constructor another one."""
+    places = []
+    for cls in draft.classes():
+        init = constructor_of(cls)
+        for _, _, line in draft.statements([init] if init else []):
+            pair = assigned(line)
+            if pair and isinstance(pair[1], cst.BinaryOperation):
+                places.append(pair[1])
+    node = draft.choose(places)
+    draft.replace_text(node, f"({code(node)}) * 2")
+
+
+def add_child(draft: Draft) -> None:
+    """A linear more, whose output is added to what a class returns."""
+    places = [
+        c for c in draft.classes() if constructor_of(c) and "down_proj" in code(c)
+    ]
+    cls = draft.choose(places)
+    text = code(cls)
+    marks = ("        return down_proj\n", "        self.act_fn =")
+    if any(mark not in text for mark in marks):
+        raise NoPlace
+    size = "config.hidden_size"
+    made = f"        self.more = nn.Linear({size}, {size}, bias=False)\n{marks[1]}"
+    text = text.replace(marks[0], "        return down_proj + self.more(x)\n")
+    draft.replace(cls, cst.parse_statement(text.replace(marks[1], made).strip() + "\n"))
+
+
+def swap_arguments(draft: Draft) -> None:
+    """Two operands of a call in each other's place."""
+    places = [
+        node
+        for place in [*draft.forwards(), *draft.functions()]
+        for node in nodes_within(place.body)
+        if isinstance(node, cst.Call)
+        and [a for a in node.args if a.keyword is None and not a.star][1:]
+    ]
+    node = draft.choose(places)
+    plain = [i for i, a in enumerate(node.args) if a.keyword is None and not a.star]
+    one, two = draft.draw.sample(plain, 2)
+    args = list(node.args)
+    args[one], args[two] = (
+        args[one].with_changes(value=args[two].value),
+        args[two].with_changes(value=args[one].value),
+    )
+    draft.replace(node, node.with_changes(args=args))
+
+
+def change_number(draft: Draft) -> None:
+    """A number of a forward or a function another one."""
+    places = [
+        node
+        for place in [*draft.forwards(), *draft.functions()]
+        for node in nodes_within(place.body)
+        if isinstance(node, cst.Integer | cst.Float)
+    ]
+    node = draft.choose(places)
+    draft.replace(node, cst.parse_expression(f"({code(node)} + 1)"))
+
+
+def swap_sign(draft: Draft) -> None:
+    """A sum a difference, or a product a quotient."""
+    kinds = {cst.Add: cst.Subtract, cst.Multiply: cst.Divide}
+    places = [
+        node
+        for place in [*draft.forwards(), *draft.functions()]
+        for node in nodes_within(place.body)
+        if isinstance(node, cst.BinaryOperation) and type(node.operator) in kinds
+    ]
+    node = draft.choose(places)
+    operator = kinds[type(node.operator)]()
+    draft.replace(node, node.with_changes(operator=operator))
+
+
+def flip_test(draft: Draft) -> None:
+    """A condition turned round."""
+    places = [
+        node.test
+        for cls in draft.classes()
+        for node in nodes_within(cls)
+        if isinstance(node, cst.IfExp | cst.If)
+        and ("layer_type" in code(node.test) or "sliding" in code(node.test))
+    ]
+    node = draft.choose(places)
+    draft.replace_text(node, f"not ({code(node)})")
+
+
+RESIDUAL = "        hidden_states = residual + hidden_states\n"
+KEPT = "        residual = hidden_states\n"
+NORMED = "        hidden_states = self.{norm}(hidden_states)\n"
+FIRST, LATE = KEPT + NORMED, NORMED + KEPT
+LOOKUP = "        hidden_states = inputs_embeds\n"
+SCALING = "            scaling=self.scaling,\n"
+GATED = "self.act_fn(self.gate_proj(x)) * self.up_proj(x)"
+TURNED = (
+    "query_states, key_states = "
+    "apply_rotary_pos_emb(query_states, key_states, cos, sin)\n"
+)
+LAYERS = "self.layers[: self.config.num_hidden_layers]"
+
+CHANGING: tuple[Mutation, ...] = (
+    Mutation("extra-factor", False, edited_value(lambda _, x: f"({x}) * 1.5")),
+    Mutation("extra-bias", False, edited_value(lambda _, x: f"({x}) + 0.25")),
+    Mutation("extra-activation", False, edited_value(lambda _, x: f"torch.tanh({x})")),
+    Mutation("negated", False, edited_value(lambda _, x: f"-({x})")),
+    Mutation(
+        "called-twice", False, module_call(lambda _, f, x: f"{f}({x}) + {f}({x})")
+    ),
+    Mutation("input-scaled", False, module_call(lambda _, f, x: f"{f}(({x}) * 1.5)")),
+    Mutation("module-skipped", False, module_call(lambda _, f, x: x)),
+    Mutation("rebound-between", False, between(["{x} = {x} * 1.5\n"])),
+    Mutation(
+        "written-in-place",
+        False,
+        between(
+            [
+                "{x} = {x}.clone()\n",
+                "{x}.mul_(1.5)\n",
+                "{x}.view(-1).mul_(1.5)\n",
+                "{x}[:] = {x} * 1.5\n",
+                "torch.mul({x}, 1.5, out={x})\n",
+                "_ = nn.functional.relu({x}, inplace=True)\n",
+            ][1:]
+        ),
+    ),
+    Mutation("statement-dropped", False, drop),
+    Mutation("attribute-scaled", False, scale_attribute),
+    Mutation("extra-child", False, add_child),
+    Mutation("arguments-swapped", False, swap_arguments),
+    Mutation("number-changed", False, change_number),
+    Mutation("sign-changed", False, swap_sign),
+    Mutation("test-flipped", False, flip_test),
+    Mutation(
+        "eps-elsewhere",
+        False,
+        one_text(
+            ("eps=config.rms_norm_eps", "eps=0.5"),
+            (", eps=config.rms_norm_eps", ""),
+            (
+                "variance + self.variance_epsilon",
+                "variance + self.variance_epsilon + 0.1",
+            ),
+            ("torch.rsqrt(variance + self.variance_epsilon)", "torch.rsqrt(variance)"),
+        ),
+    ),
+    Mutation(
+        "norm-body",
+        False,
+        texts(
+            ("return self.weight * hidden", "return (1 + self.weight) * hidden"),
+            (".mean(-1, keepdim=True)", ".sum(-1, keepdim=True)"),
+            ("hidden_states.pow(2)", "hidden_states.abs()"),
+        ),
+    ),
+    Mutation(
+        "rotary-body",
+        False,
+        texts(
+            ("torch.cat((-x2, x1), dim=-1)", "torch.cat((x2, -x1), dim=-1)"),
+            ("x1 = x[..., : x.shape[-1] // 2]", "x1 = x[..., 0::2]"),
+            ("(k * cos) + (rotate_half(k) * sin)", "(k * cos)"),
+            ("sin = emb.sin()", "sin = emb.cos()"),
+            ("cos, sin = position_embeddings", "sin, cos = position_embeddings"),
+            ("position_ids=position_ids)\n", "position_ids=position_ids + 3)\n"),
+        ),
+    ),
+    Mutation(
+        "norm-after-rotary",
+        False,
+        texts(
+            (TURNED, TURNED + "        query_states = query_states * 1.25\n"),
+            (TURNED, ""),
+            (
+                "self.q_norm(self.q_proj(hidden_states).view(hidden_shape))",
+                "self.q_proj(hidden_states).view(hidden_shape)",
+            ),
+        ),
+    ),
+    Mutation(
+        "gate-changed",
+        False,
+        texts(
+            (GATED, "self.gate_proj(x) * self.act_fn(self.up_proj(x))"),
+            (GATED, "self.act_fn(self.gate_proj(x)) + self.up_proj(x)"),
+            (GATED, "self.act_fn(self.gate_proj(x) * self.up_proj(x))"),
+            (GATED, "self.act_fn(self.gate_proj(x)).clamp(max=0.5) * self.up_proj(x)"),
+        ),
+    ),
+    Mutation(
+        "residual-changed",
+        False,
+        one_text(
+            (RESIDUAL, RESIDUAL + RESIDUAL),
+            (RESIDUAL, RESIDUAL.replace("residual +", "0.5 * residual +")),
+            (RESIDUAL, RESIDUAL.replace("residual +", "")),
+            *(
+                (FIRST.replace("{norm}", n), LATE.replace("{norm}", n))
+                for n in ("input_layernorm", "post_attention_layernorm")
+            ),
+        ),
+    ),
+    Mutation(
+        "layers-changed",
+        False,
+        texts(
+            (LAYERS, "self.layers[1:]"),
+            (LAYERS, "self.layers[::-1]"),
+            (LAYERS, "[*self.layers, self.layers[0]]"),
+            (LAYERS, "reversed(self.layers)"),
+        ),
+    ),
+    Mutation(
+        "embeddings-changed",
+        False,
+        texts(
+            (LOOKUP, LOOKUP.replace("embeds", "embeds * 3.0")),
+            (LOOKUP, LOOKUP + "        hidden_states = self.norm(hidden_states)\n"),
+        ),
+    ),
+    Mutation(
+        "head-changed",
+        False,
+        texts(
+            (
+                "self.lm_head(hidden_states[:, slice_indices, :])",
+                "self.lm_head(hidden_states[:, slice_indices, :]) * 0.5",
+            ),
+            (
+                "self.lm_head(hidden_states[:, slice_indices, :])",
+                "torch.tanh(self.lm_head(hidden_states[:, slice_indices, :]))",
+            ),
+            ("config.vocab_size, bias=False)", "config.vocab_size, bias=True)"),
+        ),
+    ),
+    Mutation(
+        "bias-changed",
+        False,
+        one_text(
+            ("bias=config.attention_bias", "bias=False"),
+            ("bias=config.mlp_bias", "bias=True"),
+            ("bias=True", "bias=False"),
+            ("bias=False", "bias=True"),
+        ),
+    ),
+    Mutation(
+        "window-changed",
+        False,
+        texts(
+            ("create_sliding_window_causal_mask(", "create_causal_mask("),
+            (
+                "attention_mask=causal_mask_mapping[self.config.layer_types[i]]",
+                'attention_mask=causal_mask_mapping["full_attention"]',
+            ),
+            ("attention_mask=causal_mask,", "attention_mask=None,"),
+        ),
+    ),
+    Mutation(
+        "unknown-keyword",
+        False,
+        texts(
+            (SCALING, SCALING + "            softcap=5.0,\n"),
+            (SCALING, SCALING + "            s_aux=self.scaling,\n"),
+        ),
+        is_silent=True,
+    ),
+    Mutation(
+        "scale-at-the-call",
+        False,
+        texts((SCALING, SCALING.replace("self.scaling,", "self.scaling * 2,"))),
+    ),
+)
