@@ -15,6 +15,8 @@ from generated.registry import ARCHITECTURES, TRANSFORMERS, VLLM
 
 SWITCH = "VLLM_TRANSPILED"
 STRICT = "VLLM_TRANSPILED_STRICT"
+ALL = ("1", "all", "true", "yes", "on")
+NONE = ("0", "none", "false", "no", "off")
 _SAID = "TRANSPILED_SAID"
 
 
@@ -43,9 +45,10 @@ def _declare(*variables: str) -> None:
 def _switched_on(setting: str) -> list[str]:
     """The architectures that `setting` leaves on.
 
-    Names, joined by commas, are file names (`llama`) or architectures: only those are
-    on, or, each with a leading `-`, all but those. `1` and `all` are all, `0` and
-    `none` are none; unset or empty is all.
+    Names, joined by commas, are file names (`llama`) or architectures, in any case:
+    only those are on, or, each with a leading `-`, all but those. `1`, `all`, `true`,
+    `yes` and `on` are all, `0`, `none`, `false`, `no` and `off` are none; unset or
+    empty is all.
     """
     words = [word.strip() for word in setting.split(",") if word.strip()]
     on = {word for word in words if not word.startswith("-")}
@@ -56,22 +59,21 @@ def _switched_on(setting: str) -> list[str]:
 
 
 def _named(words: set[str]) -> set[str]:
-    names = {"1": set(ARCHITECTURES), "0": set()}
-    names |= {"all": set(ARCHITECTURES), "none": set()}
+    """The architectures that words name."""
+    names: dict[str, set[str]] = {word: set(ARCHITECTURES) for word in ALL}
+    names |= {word: set() for word in NONE}
+    shown = {word: word for word in names}
     for architecture, target in ARCHITECTURES.items():
-        names[architecture] = {architecture}
         file = target.partition(":")[0].rpartition(".")[2]
-        names.setdefault(file, set()).add(architecture)
-    found: set[str] = set()
-    for word in sorted(words):
-        if word in names:
-            found |= names[word]
-            continue
-        folded = {name.lower(): name for name in names}
-        near = difflib.get_close_matches(word.lower(), folded, n=1)
-        hint = f"did you mean {folded[near[0]]}?" if near else "not one of the models"
+        for name in (architecture, file):
+            names.setdefault(name.lower(), set()).add(architecture)
+            shown[name.lower()] = name
+    known = [names[word.lower()] for word in words if word.lower() in names]
+    for word in sorted(word for word in words if word.lower() not in names):
+        near = difflib.get_close_matches(word.lower(), names, n=1)
+        hint = f"did you mean {shown[near[0]]}?" if near else "not one of the models"
         _say(f"{SWITCH} names {word}: {hint}")
-    return found
+    return set().union(*known)
 
 
 def _versions_fit() -> bool:

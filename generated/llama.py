@@ -31,7 +31,7 @@
 # LlamaDecoderLayer: add norm: + and post_attention_layernorm
 # LlamaDecoderLayer: layer add norm: + and the next input_layernorm or norm
 # LlamaAttention: attention: interface call -> Attention
-# sha256 of the rest: 69f95f9444c388542c1e013c289fe423706760b7bdfc340f215aa6e5a23b4a7c
+# sha256 of the rest: 423b25ac6ce5df949fd7435240e80c0cded626d15a09dd2e0b77ed49d5e48148
 """Inference-only llama model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -281,10 +281,9 @@ class LlamaModel(nn.Module, EagleModelMixin):
             residual = intermediate_tensors["residual"]
         remote_aux = self.collect_remote_aux_hidden_states(intermediate_tensors)
         aux_hidden_states: list[torch.Tensor] = []
-        if get_pp_group().is_first_rank:
-            self._maybe_add_hidden_state(
-                aux_hidden_states, self.start_layer, hidden_states, residual
-            )
+        if get_pp_group().is_first_rank and 0 in self.aux_hidden_state_layers:
+            # A copy: the first layer writes over it.
+            aux_hidden_states.append(hidden_states.clone())
         for idx, decoder_layer in enumerate(
             islice(self.layers, self.start_layer, self.end_layer),
             start=self.start_layer,

@@ -13,7 +13,7 @@
 # MistralDecoderLayer: add norm: + and post_attention_layernorm
 # MistralDecoderLayer: layer add norm: + and the next input_layernorm or norm
 # MistralAttention: attention: interface call -> Attention
-# sha256 of the rest: e502588870554261634c8da00020bbb53eadef8cfd87162499a70f3d2c258ec7
+# sha256 of the rest: c735d0423e2a1c736d62d16dea4928fc80dd1dc8703c831a6f1f9131d83ead1c
 """Inference-only mistral model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -263,10 +263,9 @@ class MistralModel(nn.Module, EagleModelMixin):
             residual = intermediate_tensors["residual"]
         remote_aux = self.collect_remote_aux_hidden_states(intermediate_tensors)
         aux_hidden_states: list[torch.Tensor] = []
-        if get_pp_group().is_first_rank:
-            self._maybe_add_hidden_state(
-                aux_hidden_states, self.start_layer, hidden_states, residual
-            )
+        if get_pp_group().is_first_rank and 0 in self.aux_hidden_state_layers:
+            # A copy: the first layer writes over it.
+            aux_hidden_states.append(hidden_states.clone())
         for idx, decoder_layer in enumerate(
             islice(self.layers, self.start_layer, self.end_layer),
             start=self.start_layer,

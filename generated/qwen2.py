@@ -13,7 +13,7 @@
 # Qwen2DecoderLayer: add norm: + and post_attention_layernorm
 # Qwen2DecoderLayer: layer add norm: + and the next input_layernorm or norm
 # Qwen2Attention: attention: interface call -> Attention
-# sha256 of the rest: c3381d4d9a4ebcea4dfe5a670d4508c41260e0ccf8b456a6e6c9f3e96c662c37
+# sha256 of the rest: 2651d5fdbe989c267de843e2e2ea4134d6cd6e9d546be8ac10ed700a103e3fa4
 """Inference-only qwen2 model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -218,7 +218,10 @@ class Qwen2Model(nn.Module, EagleModelMixin):
                 f"layer_types={config.layer_types}: upstream has no mask for one"
             )
         if "sliding_attention" in config.layer_types and config.sliding_window is None:
-            raise ValueError("sliding_window is not set; upstream needs it")
+            raise ValueError(
+                "sliding_window is not set (disable_sliding_window unsets it); "
+                "upstream needs it"
+            )
         # Each attention says its own window; none may use the engine's.
         vllm_config.cache_config.sliding_window = None
         if (
@@ -273,10 +276,9 @@ class Qwen2Model(nn.Module, EagleModelMixin):
             residual = intermediate_tensors["residual"]
         remote_aux = self.collect_remote_aux_hidden_states(intermediate_tensors)
         aux_hidden_states: list[torch.Tensor] = []
-        if get_pp_group().is_first_rank:
-            self._maybe_add_hidden_state(
-                aux_hidden_states, self.start_layer, hidden_states, residual
-            )
+        if get_pp_group().is_first_rank and 0 in self.aux_hidden_state_layers:
+            # A copy: the first layer writes over it.
+            aux_hidden_states.append(hidden_states.clone())
         for idx, decoder_layer in enumerate(
             islice(self.layers, self.start_layer, self.end_layer),
             start=self.start_layer,

@@ -27,7 +27,7 @@
 # Qwen3DecoderLayer: add norm: + and post_attention_layernorm
 # Qwen3DecoderLayer: layer add norm: + and the next input_layernorm or norm
 # Qwen3Attention: attention: interface call -> Attention
-# sha256 of the rest: 42eda563bd1ffce713d3a0521a0f0b21d0ed3e6f3b829217e5c7fca74276f225
+# sha256 of the rest: 88828510c1d907d7563512c3bdd4a033c3cea39284d387d9bb00702371ab6ada
 """Inference-only qwen3 model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -241,7 +241,10 @@ class Qwen3Model(nn.Module, EagleModelMixin):
                 f"layer_types={config.layer_types}: upstream has no mask for one"
             )
         if "sliding_attention" in config.layer_types and config.sliding_window is None:
-            raise ValueError("sliding_window is not set; upstream needs it")
+            raise ValueError(
+                "sliding_window is not set (disable_sliding_window unsets it); "
+                "upstream needs it"
+            )
         # Each attention says its own window; none may use the engine's.
         vllm_config.cache_config.sliding_window = None
         if (
@@ -296,10 +299,9 @@ class Qwen3Model(nn.Module, EagleModelMixin):
             residual = intermediate_tensors["residual"]
         remote_aux = self.collect_remote_aux_hidden_states(intermediate_tensors)
         aux_hidden_states: list[torch.Tensor] = []
-        if get_pp_group().is_first_rank:
-            self._maybe_add_hidden_state(
-                aux_hidden_states, self.start_layer, hidden_states, residual
-            )
+        if get_pp_group().is_first_rank and 0 in self.aux_hidden_state_layers:
+            # A copy: the first layer writes over it.
+            aux_hidden_states.append(hidden_states.clone())
         for idx, decoder_layer in enumerate(
             islice(self.layers, self.start_layer, self.end_layer),
             start=self.start_layer,

@@ -69,6 +69,7 @@ def check_attributes(node: ast.ClassDef, where: cst.CSTNode) -> None:
 INHERITED = frozenset(
     {
         "_maybe_add_hidden_state",
+        "aux_hidden_state_layers",
         "collect_remote_aux_hidden_states",
         "pack_local_aux_hidden_states",
     }

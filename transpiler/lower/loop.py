@@ -65,9 +65,9 @@ def lower_loop(
                 "remote_aux = self.collect_remote_aux_hidden_states("
                 "intermediate_tensors)",
                 "aux_hidden_states: list[torch.Tensor] = []",
-                "if get_pp_group().is_first_rank:\n"
-                "    self._maybe_add_hidden_state(aux_hidden_states, self.start_layer, "
-                f"{carried}, {'residual' if residual else 'None'})\n",
+                "if get_pp_group().is_first_rank and 0 in self.aux_hidden_state_layers:"
+                "\n    # A copy: the first layer writes over it.\n"
+                f"    aux_hidden_states.append({carried}.clone())\n",
             ]
         ),
         loop_statement(
@@ -204,13 +204,20 @@ def loop_statement(
     residual: bool,
 ) -> Statement:
     """The loop over this rank's layers."""
+    kept = (
+        f"    self._maybe_add_hidden_state(aux_hidden_states, {place} + 1, "
+        f"{carried}, residual)\n"
+    )
+    if not residual:  # A copy, since the next layer may write over it.
+        kept = (
+            f"    if {place} + 1 in self.aux_hidden_state_layers:\n"
+            f"        aux_hidden_states.append({carried}.clone())\n"
+        )
     made = cst.ensure_type(
         statement(
             f"for {place}, {name} in enumerate("
             f"islice(self.{layers.name}, self.start_layer, self.end_layer), "
-            "start=self.start_layer):\n"
-            f"    self._maybe_add_hidden_state(aux_hidden_states, {place} + 1, "
-            f"{carried}, {'residual' if residual else 'None'})\n"
+            f"start=self.start_layer):\n{kept}"
         ),
         cst.For,
     )

@@ -209,7 +209,9 @@ def mask_checks(work: Work, scope: Scope, flow: Flow) -> list[str]:
         test = " and ".join([*guards, missing])
         found.append(
             f"if {test}:\n"
-            '    raise ValueError("sliding_window is not set; upstream needs it")\n'
+            "    raise ValueError("
+            '"sliding_window is not set (disable_sliding_window unsets it); "'
+            '"upstream needs it")\n'
         )
     return found
 

@@ -21,11 +21,16 @@ class ActAndMul(nn.Module):
 
     Args:
         name: Key of `ACT2FN`, for example `relu2`.
+
+    Raises:
+        ValueError: The activation has parameters, which the checkpoint names otherwise.
     """
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.act = ACT2FN[name]
+        if isinstance(self.act, nn.Module) and any(True for _ in self.act.parameters()):
+            raise ValueError(f"hidden_act={name!r} has parameters of its own")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Gate and up side by side, `[..., 2 * d]`, to `[..., d]`."""
@@ -40,7 +45,7 @@ def act_and_mul(name: str) -> nn.Module:
         name: Key of `ACT2FN`.
 
     Raises:
-        ValueError: Transformers has no activation of that name.
+        ValueError: Transformers has no activation of that name, or it is learned.
     """
     if name not in ACT2FN:
         raise ValueError(f"hidden_act={name!r} is not an activation of Transformers")

@@ -25,7 +25,13 @@ def require_config(
     switch = f"VLLM_TRANSPILED=-{architecture} gives vLLM's own class"
     if not isinstance(config, kind):
         raise ValueError(
-            f"model_type={config.model_type!r}: generated for {kind.__name__}; {switch}"
+            f"model_type={config.model_type!r}: generated for {named(kind)}, "
+            f"not {named(type(config))}; {switch}"
         )
     if not getattr(config, "is_causal", True):
         raise ValueError(f"is_causal=False: generated for causal attention; {switch}")
+
+
+def named(kind: type) -> str:
+    """Full name of a class: remote code may have one of the same short name."""
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -43,6 +43,7 @@ KEYS: dict[str, tuple[str, ...]] = {
 # With one of these vLLM hands a multimodal model's language part positions by axis.
 SECTIONS = {"mrope_section", "xdrope_section"}
 STRICT = "VLLM_TRANSPILED_STRICT"
+OFF = {"", "0", "false", "no", "off"}
 
 
 def rope_arguments(config: Any, vllm_config: VllmConfig) -> dict[str, Any]:
@@ -65,7 +66,8 @@ def rope_arguments(config: Any, vllm_config: VllmConfig) -> dict[str, Any]:
             f"rope_parameters: partial_rotary_factor with rope_type={kind!r} is "
             "rejected upstream"
         )
-    for key in sorted(SECTIONS & given.keys()):
+    own = {key for key in SECTIONS if getattr(config, key, None) is not None}
+    for key in sorted(own | (SECTIONS & given.keys())):
         raise ValueError(
             f"rope_parameters: {key} gives each token several positions, the model "
             "takes one; VLLM_TRANSPILED=0 gives vLLM's own classes"
@@ -74,14 +76,22 @@ def rope_arguments(config: Any, vllm_config: VllmConfig) -> dict[str, Any]:
     trained = config.max_position_embeddings
     parameters = {"rope_type": kind, "rope_theta": given["rope_theta"]}
     parameters |= {k: given[k] for k in KEYS[kind] if given.get(k) is not None}
+    if "factor" in parameters:  # vLLM asks whether it is a float.
+        parameters["factor"] = float(parameters["factor"])
     position = max(trained, longest)
-    if kind == "dynamic":
+    if kind == "linear":  # vLLM's table has so many times the factor rows.
+        position = math.ceil(position / min(1.0, parameters["factor"]))
+    elif kind == "llama3":
+        check_llama3(parameters)
+    elif kind == "dynamic":
         position = trained
         check_dynamic(trained, longest)
     elif kind == "yarn":
         if "factor" not in parameters:
             original = given["original_max_position_embeddings"]
             parameters["factor"] = trained / original
+        # Upstream reads a null as false, vLLM's default is true.
+        parameters["truncate"] = bool(given.get("truncate", True))
         check_yarn(parameters, longest)
     elif kind == "longrope":
         position = trained
@@ -96,6 +106,15 @@ def check_dynamic(trained: int, longest: int) -> None:
             f"rope_parameters: rope_type='dynamic' is served up to "
             f"max_position_embeddings={trained}; set max_model_len={trained} or less "
             f"(it is {longest})"
+        )
+
+
+def check_llama3(parameters: dict[str, Any]) -> None:
+    """Where the two bands overlap vLLM gives the high one the precedence."""
+    low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
+    if high < low:
+        raise ValueError(
+            f"rope_parameters: high_freq_factor={high} is below low_freq_factor={low}"
         )
 
 
@@ -130,13 +149,16 @@ def longrope(given: dict[str, Any], trained: int, longest: int) -> dict[str, Any
             f"(max_model_len={longest} > {original}); Transformers uses the short ones "
             f"for batches up to {original} tokens"
         )
-        if os.environ.get(STRICT, "0") not in {"", "0"}:
+        if os.environ.get(STRICT, "").lower() not in OFF:
             raise ValueError(f"rope_parameters: {message}")
         logger.warning_once(message)
     scale = given.get("attention_factor")
     if scale is None:
-        factor = given.get("factor") or trained / original
+        factor = given.get("factor")
+        factor = trained / original if factor is None else factor
         scale = 1.0
         if factor > 1.0:
             scale = math.sqrt(1 + math.log(factor) / math.log(original))
-    return {"short_mscale": scale, "long_mscale": scale}
+    # vLLM picks the factors by the engine's length and keeps one embedding for equal
+    # arguments: the length makes those of two engines of a process differ.
+    return {"short_mscale": scale, "long_mscale": scale, "max_model_len": longest}

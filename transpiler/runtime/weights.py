@@ -6,15 +6,38 @@ without a word; a forgotten bias then loads cleanly and answers nonsense.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+from vllm.model_executor.layers.vocab_parallel_embedding import (
+    UnquantizedEmbeddingMethod,
+)
 from vllm.model_executor.models.utils import (
     AutoWeightsLoader,
     StageMissingLayer,
     is_pp_missing_parameter,
+)
+
+UNQUANTIZED = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
+# Formats that hand a checkpoint over in one call. The weights of a dummy model, of a
+# sharded state and of a tensorized one come otherwise, or later and in parts.
+WHOLE = frozenset(
+    [
+        "auto",
+        "bitsandbytes",
+        "fastsafetensors",
+        "gguf",
+        "hf",
+        "instanttensor",
+        "mistral",
+        "npcache",
+        "pt",
+        "runai_streamer",
+        "safetensors",
+    ]
 )
 
 
@@ -32,32 +55,34 @@ def strict_weights(
         tied: Names of the head and of the embedding that it may be tied to.
 
     Raises:
-        ValueError: A tensor that no layer has, or a parameter (or a shard of one) that
-            no tensor gives, when nothing is quantized; a tied head that differs from
-            the embedding, which upstream would not tie.
+        ValueError: A tensor that no layer has (of a quantized layer, only a bias), or a
+            parameter, or a shard of one, that no tensor gives; a tied head that
+            differs from the embedding, which upstream would not tie.
     """
-    known = dict(model.named_parameters(remove_duplicate=False))
-    plain = model.quant_config is None
-    is_tied = bool(model.config.tie_word_embeddings)
-    pair: dict[str, torch.Tensor] = {}
+    known = parameter_names(model)
+    first = not getattr(model, "is_loaded", False)
+    is_tied = first and bool(model.config.tie_word_embeddings)
+    digests: dict[str, str] = {}
     seen: dict[str, set[object]] = {}
     for name, tensor in weights:
-        if plain:
-            mapped = mapped_name(model, name)
+        mapped: str | None = model.hf_to_vllm_mapper.map_name(name)
+        is_dropped = name.endswith(".bias") and bool(torch.any(tensor != 0))
+        if model.quant_config is None or is_dropped:
             check_place(model, name, mapped, known)
-            seen.setdefault(mapped or "", set()).add(shard_of(model, name))
+        seen.setdefault(mapped or "", set()).add(shard_of(model, name))
         if is_tied and name in tied:
-            pair[name] = tensor
-            if len(pair) == 2:
-                check_tied(pair, tied)
-                pair.clear()
+            digests[name] = digest_of(tensor)
+            check_tied(digests, tied)
         yield name, tensor
-    # Weights of a dummy model come later and in parts, as do later updates.
-    first = not getattr(model, "is_loaded", False)
-    is_dummy = model.load_config.load_format == "dummy"
-    if plain and first and not is_dummy and is_whole(model):
-        check_complete(model, seen, filled_parts(model, tied))
+    if first and model.load_config.load_format in WHOLE and is_whole(model):
+        check_complete(model, seen, known, filled_parts(model, tied))
     model.is_loaded = True
+
+
+def parameter_names(model: Any) -> set[str]:
+    """Names of a model's parameters, those of layers that LoRA wraps as without it."""
+    names = (name for name, _ in model.named_parameters(remove_duplicate=False))
+    return {name.replace(".base_layer.", ".") for name in names}
 
 
 def is_whole(model: Any) -> bool:
@@ -69,8 +94,34 @@ def is_whole(model: Any) -> bool:
     """
     for name, module in model.named_modules():
         if hasattr(module, "layer_name"):
-            return bool(module.layer_name == name)
+            own = name.replace(".base_layer", "")
+            return bool(module.layer_name == own)
     return True
+
+
+def shard_of(model: Any, name: str) -> object:
+    """Shard that a checkpoint tensor is of a merged parameter, None for a whole one."""
+    for part, (_, shard) in model.hf_to_vllm_mapper.orig_to_new_stacked.items():
+        if part in name:
+            return shard
+    return None
+
+
+def needed(model: Any) -> Iterator[str]:
+    """Parameters that the checkpoint must give under their own names, each once.
+
+    Quantization stores a weight under names of its own, and a bias never.
+    """
+    given: set[int] = set()
+    for prefix, module in model.named_modules():
+        method = getattr(module, "quant_method", None)
+        is_quantized = method is not None and not isinstance(method, UNQUANTIZED)
+        for name, parameter in module.named_parameters(prefix, recurse=False):
+            if id(parameter) not in given and not (
+                is_quantized and not name.endswith(".bias")
+            ):
+                yield name.replace(".base_layer.", ".")
+            given.add(id(parameter))
 
 
 def filled_parts(model: Any, tied: tuple[str, str]) -> set[str]:
@@ -84,25 +135,16 @@ def filled_parts(model: Any, tied: tuple[str, str]) -> set[str]:
     return {inner, "score"} if is_headless else {inner, head}
 
 
-def mapped_name(model: Any, name: str) -> str | None:
-    """Name of the parameter that a checkpoint tensor goes to."""
-    mapped: str | None = model.hf_to_vllm_mapper.map_name(name)
-    return mapped
+def check_complete(
+    model: Any, seen: dict[str, set[object]], known: set[str], parts: set[str]
+) -> None:
+    """Every known parameter of these parts was given, a merged one with all shards.
 
-
-def shard_of(model: Any, name: str) -> object:
-    """Shard that a checkpoint tensor is of a merged parameter, None for a whole one."""
-    for part, (_, shard) in model.hf_to_vllm_mapper.orig_to_new_stacked.items():
-        if part in name:
-            return shard
-    return None
-
-
-def check_complete(model: Any, seen: dict[str, set[object]], parts: set[str]) -> None:
-    """Every parameter of these parts was given, a merged one with all its shards."""
+    A bias of the score, which an adapter adds while the tensors pass, is not known.
+    """
     stacked = model.hf_to_vllm_mapper.orig_to_new_stacked
-    for name, _ in model.named_parameters():
-        if name.partition(".")[0] not in parts:
+    for name in needed(model):
+        if name not in known or name.partition(".")[0] not in parts:
             continue
         wanted = {shard for target, shard in stacked.values() if f"{target}." in name}
         missing = (wanted or {None}) - seen.get(name, set())
@@ -118,9 +160,7 @@ def check_complete(model: Any, seen: dict[str, set[object]], parts: set[str]) ->
             )
 
 
-def check_place(
-    model: Any, name: str, mapped: str | None, known: dict[str, nn.Parameter]
-) -> None:
+def check_place(model: Any, name: str, mapped: str | None, known: set[str]) -> None:
     """A tensor of the checkpoint must have a place in the model.
 
     Only the tables that old checkpoints hold of rotary embeddings are passed over,
@@ -138,10 +178,16 @@ def check_place(
     )
 
 
-def check_tied(pair: dict[str, torch.Tensor], tied: tuple[str, str]) -> None:
+def digest_of(tensor: torch.Tensor) -> str:
+    """Digest of a tensor's type, shape and bytes; the tensor itself may be reused."""
+    raw = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    kind = f"{tensor.dtype} {tuple(tensor.shape)}"
+    return kind + hashlib.blake2b(raw.numpy().data).hexdigest()
+
+
+def check_tied(digests: dict[str, str], tied: tuple[str, str]) -> None:
     """A tied head must be the embedding."""
-    head, embedding = (pair[name] for name in tied)
-    if head.shape != embedding.shape or not torch.equal(head, embedding):
+    if len({digests[name] for name in tied if name in digests}) > 1:
         raise ValueError(
             f"tie_word_embeddings is set, but checkpoint tensors {tied[0]!r} and "
             f"{tied[1]!r} differ; set tie_word_embeddings=false to use both"

@@ -34,6 +34,8 @@ ACTIVATIONS = (
         for name in ("gelu", "gelu_pytorch_tanh", "gelu_new", "relu", "relu2")
     ),
     Variant("act-tanh", {"hidden_act": "tanh"}, expected=equal_or_raises("hidden_act")),
+    # It has a parameter, which the checkpoint names after upstream's attribute.
+    Variant("act-prelu", {"hidden_act": "prelu"}, expected=raises("hidden_act")),
 )
 
 SHAPES = (

@@ -27,6 +27,8 @@ from transpiler.verify.variants import UnknownNameError, require_known
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 FAILURES = Path("fuzz-failures")
+# Mutants that one process judges: caches and graphs grow with each.
+LIFE = 30
 # How often a mutant has a second mutation, one that keeps the numbers, under the first.
 DOUBLED = 0.3
 # At most this part of the mutants may be mutations that do not do what they say.
@@ -55,16 +57,13 @@ def judged(
     import_once()
     planned = list(mutants(models, number, seed))
     with tempfile.TemporaryDirectory(prefix="verify-fuzz-") as folder:
-        made = partial_judge(Path(folder), models)
-        with get_context("fork").Pool(processes, made.start) as pool:
-            found = pool.imap(made.judge, planned, chunksize=4)
+        families = tuple(family for family in FAMILIES if family.name in models)
+        judge = Judge(Path(folder), families)
+        judge.prepare()
+        with get_context("fork").Pool(processes, judge.start, (), LIFE) as pool:
+            found = pool.imap(judge.judge, planned)
             findings = list(track(found, "mutants", len(planned), disable=number < 200))
     return list(zip(planned, findings, strict=True))
-
-
-def partial_judge(folder: Path, models: list[str]) -> Judge:
-    """The judge of these models."""
-    return Judge(folder, tuple(f for f in FAMILIES if f.name in models))
 
 
 @app.command()

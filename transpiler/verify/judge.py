@@ -6,14 +6,18 @@ import gc
 import logging
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import libcst as cst
+
 from transpiler.pipeline import Transpiled, transpile_source
 from transpiler.read import Source, read
 from transpiler.refusal import Refused
+from transpiler.verify.attempt import Attempt
 from transpiler.verify.checkpoint import request_of, write_config
 from transpiler.verify.compare import BAR
 from transpiler.verify.direct import (
@@ -95,12 +99,20 @@ class Judge:
     families: tuple[Family, ...]
     bases: dict[str, Base] = field(default_factory=dict)
 
-    def start(self) -> None:
-        """Quieten the libraries, once in each process."""
+    def prepare(self) -> None:
+        """Read the unedited files and run upstream on them, for all processes."""
+        import torch
         from transformers.utils import logging as transformers_logging
 
-        logging.disable(logging.ERROR)
+        torch.set_num_threads(1)
         transformers_logging.disable_progress_bar()
+        for family in self.families:
+            self.base(family.name)
+
+    def start(self) -> None:
+        """Quieten the libraries, once in each process."""
+        logging.disable(logging.ERROR)
+        # The loader collects garbage: it need not look at what was here before.
         gc.freeze()
 
     def base(self, model: str) -> Base:
@@ -108,8 +120,8 @@ class Judge:
         if model not in self.bases:
             (family,) = (f for f in self.families if f.name == model)
             variant = TELLING[model]
-            folder = self.folder / f"{model}-{id(self)}"
-            folder.mkdir(exist_ok=True)
+            folder = self.folder / model
+            folder.mkdir()
             write_config(folder, family, variant)
             stage = Stage(
                 model,
@@ -147,47 +159,63 @@ class Judge:
 
     def compared(self, base: Base, mutant: Mutant, draft: Draft, text: str) -> Finding:
         """The mutated upstream against the unedited one, then against its own port."""
-        kinds = [m for m in MUTATIONS if m.name in mutant.names]
-        try:
-            compile(text, "<mutant>", "exec")
-            tensors = drawn_tensors(base.stage, text, known_as=draft_names(draft))
+        upstream, tensors = None, {}
+        with Attempt() as running:
+            tensors = drawn_tensors(base.stage, text, known_as=known_as(draft))
             upstream = upstream_logits(base.stage, text, tensors)
-        except Exception as error:  # noqa: BLE001: a mutated file may do anything
-            return Finding(Verdict.FAULT, f"upstream: {type(error).__name__}: {error}")
+        if upstream is None:
+            return Finding(Verdict.FAULT, f"upstream: {running.said()}")
+        finding = self.walked(base, mutant, text, upstream, tensors)
+        if finding.verdict in (Verdict.WRONG, Verdict.CRASH):
+            return finding
+        kinds = [kind for kind in MUTATIONS if kind.name in mutant.names]
         away = distance(upstream, base.logits)
-        made = self.made(base, text)
-        if isinstance(made, Finding) and made.verdict is Verdict.CRASH:
-            return made
         if all(kind.keeps for kind in kinds) and not away <= BAR:
             return Finding(Verdict.FAULT, f"keeps the numbers, and is {away:.1e} off")
-        silent = any(kind.is_silent or kind.keeps for kind in kinds[-1:])
-        if not silent and not away > CHANGED and isinstance(made, Finding):
-            return made
-        if isinstance(made, Finding):
-            return made
-        try:
+        if not any(k.keeps or k.is_silent for k in kinds[-1:]) and not away > CHANGED:
+            return Finding(Verdict.FAULT, f"changes the numbers, and is {away:.1e} off")
+        return finding
+
+    def walked(
+        self,
+        base: Base,
+        mutant: Mutant,
+        text: str,
+        upstream: Any,
+        tensors: dict[str, Any],
+    ) -> Finding:
+        """What the walk makes of a text, and whether that is equal."""
+        made = None
+        with Attempt() as walking:
+            edited = replace(base.source, text=text, tree=cst.parse_module(text))
+            made = transpile_source(edited)
+        if isinstance(walking.error, Refused):
+            return Finding(Verdict.REFUSED, str(walking.error))
+        if made is None:
+            return Finding(Verdict.CRASH, f"walk: {walking.said()}")
+        return self.ported(base, mutant, made, upstream, tensors)
+
+    def ported(
+        self,
+        base: Base,
+        mutant: Mutant,
+        made: Transpiled,
+        upstream: Any,
+        tensors: dict[str, Any],
+    ) -> Finding:
+        """What was written, against the upstream that it was made from."""
+        ours = None
+        with Attempt() as running:
             ours = generated_logits(base.stage, made.text, tensors)
-        except ValueError as error:
-            return Finding(Verdict.REFUSED, str(error))
-        except Exception as error:  # noqa: BLE001: whatever the file does wrong
-            return Finding(Verdict.CRASH, f"output: {type(error).__name__}: {error}")
+        if isinstance(running.error, ValueError):
+            return Finding(Verdict.REFUSED, running.said())
+        if ours is None:
+            return Finding(Verdict.CRASH, f"output: {running.said()}")
         off = distance(ours, upstream)
         if not off <= BAR:
             return Finding(Verdict.WRONG, f"{mutant.title} is {off:.1e} off")
         lost = applied(base.transpiled) - applied(made)
         return Finding(Verdict.LESS if lost else Verdict.EQUAL, ", ".join(lost))
-
-    def made(self, base: Base, text: str) -> Transpiled | Finding:
-        """What the walk makes of a text."""
-        import libcst as cst
-
-        try:
-            edited = replace(base.source, text=text, tree=cst.parse_module(text))
-            return transpile_source(edited)
-        except Refused as refused:
-            return Finding(Verdict.REFUSED, str(refused))
-        except Exception as error:  # noqa: BLE001: any other is what is looked for
-            return Finding(Verdict.CRASH, f"walk: {type(error).__name__}: {error}")
 
 
 def drafted(source: Source, mutant: Mutant) -> Draft:
@@ -203,7 +231,7 @@ def drafted(source: Source, mutant: Mutant) -> Draft:
     return draft
 
 
-def draft_names(draft: Draft) -> Any:
+def known_as(draft: Draft) -> Callable[[str], str]:
     """How a parameter of the mutated class was called before."""
     return lambda name: ".".join(draft.renamed.get(p, p) for p in name.split("."))
 

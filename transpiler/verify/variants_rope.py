@@ -98,7 +98,15 @@ SCALED = (
         },
         prompt_lengths=CROSSING,
     ),
+    # JSON has whole numbers too, and a factor may shrink.
+    rope("rope-linear-whole", {"rope_type": "linear", "factor": 2}),
+    rope("rope-linear-below-one", {"rope_type": "linear", "factor": 0.5}),
     rope("rope-llama3", LLAMA3),
+    rope(
+        "rope-llama3-bands-swapped",
+        {**LLAMA3, "low_freq_factor": 4.0, "high_freq_factor": 1.0},
+        expected=equal_or_raises("high_freq_factor"),
+    ),
     Variant(
         "rope-llama3-original-outside",
         {
@@ -112,6 +120,7 @@ SCALED = (
     rope("rope-yarn-mscale", {**YARN, "mscale": 1.4, "mscale_all_dim": 0.6}),
     rope("rope-yarn-mscale-alone", {**YARN, "mscale": 1.4}),
     rope("rope-yarn-no-truncate", {**YARN, "truncate": False}),
+    rope("rope-yarn-null-truncate", {**YARN, "truncate": None}),
     rope("rope-yarn-betas", {**YARN, "beta_fast": 4.0, "beta_slow": 0.5}),
     # Upstream takes defaults for null betas, the ratio of lengths for a null factor.
     rope(
