@@ -151,6 +151,15 @@ def test_engines_of_one_process_do_not_share_a_longrope() -> None:
     assert longrope(64) != longrope(128)
 
 
+def test_a_table_that_shrinks_has_a_row_for_every_position() -> None:
+    """vLLM gives it the given length times the factor."""
+    parameters = {"rope_type": "linear", "rope_theta": 1e4, "factor": 0.5}
+    config = SimpleNamespace(max_position_embeddings=64, rope_parameters=parameters)
+    engine = SimpleNamespace(model_config=SimpleNamespace(max_model_len=128))
+    found = rope_arguments(config, engine)  # type: ignore[arg-type]
+    assert found["max_position"] * 0.5 >= 128
+
+
 @pytest.mark.parametrize(("said", "raises"), [("0", 0), ("false", 0), ("1", 1)])
 def test_the_strict_switch(
     said: str, raises: int, monkeypatch: pytest.MonkeyPatch

@@ -92,7 +92,7 @@ def walked(source: Source) -> Transpiled:
             "conversion-mapping",
             f"checkpoints are renamed by the entries {', '.join(source.conversion)}",
         )
-    inlined = inline_methods(source.tree)
+    inlined = inline_methods(source.tree, source.text)
     try:
         made = stepped(source, inlined.tree)
     except Refused as refused:

@@ -7,6 +7,7 @@ the same program, and everything after this step sees one forward.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -80,33 +81,42 @@ class Moving(cst.CSTTransformer):
         return updated_node
 
 
-def inline_methods(tree: cst.Module) -> Inlined:
+def inline_methods(tree: cst.Module, text: str) -> Inlined:
     """A file with each method of one expression in the place of its one call."""
     inlined = Inlined(tree)
-    while (found := next(helpers(inlined.tree), None)) is not None:
+    called = set(re.findall(r"\bself\s*\.\s*(\w+)\s*\(", text)) - MODULE_METHODS
+    while (found := next(helpers(inlined.tree, called), None)) is not None:
         substitute(inlined, found)
     return inlined
 
 
-def helpers(tree: cst.Module) -> Iterator[Helper]:
+def helpers(tree: cst.Module, called: set[str]) -> Iterator[Helper]:
     """Methods of one expression that a forward of their class calls, once."""
+    classes = [node for node in tree.body if isinstance(node, cst.ClassDef)]
+    methods = {m.name.value for c in classes for m in methods_of(c)}
+    if not methods & called:
+        return
     named = Counter(
         node.attr.value
         for node in nodes_within(tree)
         if isinstance(node, cst.Attribute)
     )
-    classes = [node for node in tree.body if isinstance(node, cst.ClassDef)]
     bases = {code(base.value) for cls in classes for base in cls.bases}
     for cls in classes:
-        methods = [m for m in cls.body.body if isinstance(m, cst.FunctionDef)]
-        forward = next((m for m in methods if m.name.value == "forward"), None)
-        for method in methods if cls.name.value not in bases else ():
+        own = methods_of(cls)
+        forward = next((m for m in own if m.name.value == "forward"), None)
+        for method in own if cls.name.value not in bases else ():
             name = method.name.value
-            if name in MODULE_METHODS or named[name] != 1 or forward is None:
+            if name not in called or named[name] != 1 or forward is None:
                 continue
             helper = helper_of(method, forward)
             if helper is not None:
                 yield helper
+
+
+def methods_of(cls: cst.ClassDef) -> list[cst.FunctionDef]:
+    """The methods that a class itself has."""
+    return [item for item in cls.body.body if isinstance(item, cst.FunctionDef)]
 
 
 def helper_of(method: cst.FunctionDef, forward: cst.FunctionDef) -> Helper | None:

@@ -8,7 +8,6 @@ Here the pair stands in one forward; `layer_add_norm` does the same across layer
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import libcst as cst
 
@@ -17,7 +16,6 @@ from transpiler.analyse.values import Value
 from transpiler.fusions.fusion import (
     Fusion,
     Work,
-    assigned_name,
     block_of,
     distinct_values,
     forward_of,
@@ -25,27 +23,24 @@ from transpiler.fusions.fusion import (
     users_of,
 )
 from transpiler.fusions.reads import is_plain, readers, reads, roots
+from transpiler.fusions.sums import (
+    NormCall,
+    addition_of,
+    is_copy,
+    name_read,
+    norm_call,
+)
 from transpiler.fusions.widths import is_as_wide
 from transpiler.refusal import Refused
-
-
-@dataclass(frozen=True)
-class Addition:
-    """`name = a + b` with two plain names, as a statement of a forward."""
-
-    value: Value
-    statement: cst.CSTNode
-    residual: str
-    branch: str
 
 
 class AddNorm(Fusion):
     """Fuse residual additions within a layer.
 
     Refused when
-        add-shape: the sum is not a statement `name = a + b` of two names.
+        add-shape: the sum is not `name = a + b` of a name and something else.
         extra-use: the sum is read by more than one norm and the next addition.
-        norm-shape: the norm's call is not a statement `name = self.norm(sum)`.
+        norm-shape: the norm is not given one name in a statement of the forward.
         not-adjacent: other statements stand between the sum and its norm.
         operand-read: an operand, which the fused norm overwrites, is read again.
         operands: they share memory, or differ in width or precision.
@@ -73,8 +68,8 @@ class AddNorm(Fusion):
             raise Refused("extra-use", f"the sum is read {len(users)} times", where)
         block = block_of(scope)
         addition = addition_of(scope, value)
-        norm_at, norm_name = norm_statement(scope, norms[0])
-        start, stop = block.index(addition.statement), block.index(norm_at)
+        norm = norm_call(scope, norms[0])
+        start, stop = block.index(addition.statement), block.index(norm.statement)
         between = block[start + 1 : stop]
         if stop < start or not all(is_copy(scope, s, value) for s in between):
             raise Refused(
@@ -84,19 +79,13 @@ class AddNorm(Fusion):
         name = name_read(scope, others[0], value)
         check_operands(work, scope, value, child, where, is_local=True)
         rest = [s for s in block[stop + 1 :] if s not in after]
-        check_reads(work, scope, rest, value, name, norm_at)
+        check_reads(work, scope, rest, value, name, norm)
         edits = work.edits_of(scope)
-        edits.swap(addition.statement, self.name, [])
+        addition.remove(edits, self.name)
         for copied in (*between, *after):
             edits.swap(copied, self.name, [])
-        edits.swap(
-            norm_at,
-            self.name,
-            [
-                f"{norm_name}, {name} = self.{child.name}"
-                f"({addition.branch}, {addition.residual})"
-            ],
-        )
+        called = f"self.{child.name}({addition.held}, {addition.residual})"
+        norm.put(edits, self.name, [f"{norm.name}, {name} = {called}"])
         return f"+ and {child.name}"
 
 
@@ -175,7 +164,7 @@ def check_reads(
     rest: list[cst.CSTNode],
     value: Value,
     name: str,
-    at: cst.CSTNode,
+    norm: NormCall,
 ) -> None:
     """After a fused norm its sum has one name, and its operands are not read.
 
@@ -185,17 +174,24 @@ def check_reads(
         rest: Statements after the norm that stay.
         value: The sum, or what stands for it.
         name: The name that the fused norm binds to it.
-        at: The norm's statement.
+        norm: The norm's call.
 
     Raises:
         Refused: [residual-name], [operand-read].
     """
     flow = forward_of(scope)
-    old = flow.environments[at].get(name)
+    old = flow.environments[norm.statement].get(name)
+    own = {norm.node.args[0].value} if norm.node.args else set()
+    if not norm.is_whole:
+        rest = [norm.statement, *rest]
+        if norm.name == name:
+            raise Refused("residual-name", f"{name} is the norm's too", norm.node)
     memory: frozenset[Value] = frozenset()
     if value.op == "binary":
         memory = roots(work, value.args[0]) | roots(work, value.args[1])
     for node in reads(scope, rest):
+        if node in own:
+            continue
         known = flow.values[node]
         if known is value:
             if node.value != name:
@@ -204,69 +200,3 @@ def check_reads(
             raise Refused("residual-name", f"{name} is still read", node)
         elif roots(work, known) & memory:
             raise Refused("operand-read", f"{node.value} is overwritten", node)
-
-
-def addition_of(scope: Scope, value: Value) -> Addition:
-    """A sum as a statement `name = a + b`, the residual being the older operand.
-
-    Raises:
-        Refused: [add-shape] when it is not such a statement.
-    """
-    node = the_node(scope, value, "the sum")
-    for statement in block_of(scope):
-        if (
-            assigned_name(statement) is not None
-            and isinstance(node, cst.BinaryOperation)
-            and isinstance(node.left, cst.Name)
-            and isinstance(node.right, cst.Name)
-            and node in [getattr(s, "value", None) for s in statement.body]  # type: ignore[attr-defined]
-        ):
-            left, right = node.left.value, node.right.value
-            if forward_of(scope).values[node.right] in older(scope, value):
-                left, right = right, left
-            return Addition(value, statement, left, right)
-    raise Refused("add-shape", "the sum is not `name = a + b`", node)
-
-
-def older(scope: Scope, value: Value) -> list[Value]:
-    """Operands of a sum that other operands are computed from: the residual."""
-    one, two = value.args
-    return [a for a, b in ((one, two), (two, one)) if a in list(b.walk())]
-
-
-def norm_statement(scope: Scope, value: Value) -> tuple[cst.CSTNode, str]:
-    """The statement `name = self.norm(x)` of a norm's call, and the name."""
-    node = the_node(scope, value, "the norm")
-    for statement in block_of(scope):
-        name = assigned_name(statement)
-        if name is not None and node in [
-            getattr(s, "value", None) for s in statement.body  # type: ignore[attr-defined]
-        ]:
-            return statement, name
-    raise Refused("norm-shape", "the norm's result is not assigned to a name", node)
-
-
-def is_copy(scope: Scope, statement: cst.CSTNode, value: Value) -> bool:
-    """Whether a statement is `name = other` of that value."""
-    if assigned_name(statement) is None or not isinstance(
-        statement, cst.SimpleStatementLine
-    ):
-        return False
-    source = getattr(statement.body[0], "value", None)
-    return (
-        isinstance(source, cst.Name) and forward_of(scope).values.get(source) is value
-    )
-
-
-def name_read(scope: Scope, user: Value, value: Value) -> str:
-    """The name under which an addition reads a value.
-
-    Raises:
-        Refused: [residual-name] when it is no plain name.
-    """
-    node = the_node(scope, user, "the addition")
-    if isinstance(node, cst.BinaryOperation):
-        for side in (node.left, node.right):
-            if isinstance(side, cst.Name) and forward_of(scope).values[side] is value:
-                return side.value
-    raise Refused("residual-name", "the sum is not read under a name", node)

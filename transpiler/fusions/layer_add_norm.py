@@ -14,15 +14,12 @@ import libcst as cst
 from transpiler.analyse.names import assigned_names
 from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import Value
+from transpiler.edits import Edits
 from transpiler.fusions.add_norm import (
-    addition_of,
     check_operands,
     check_reads,
-    is_copy,
     layer_input,
     loop_call,
-    name_read,
-    norm_statement,
     norm_width,
 )
 from transpiler.fusions.fusion import (
@@ -35,7 +32,17 @@ from transpiler.fusions.fusion import (
     the_node,
     users_of,
 )
+from transpiler.fusions.sums import (
+    Addition,
+    NormCall,
+    addition_of,
+    is_copy,
+    name_read,
+    norm_call,
+    small_of,
+)
 from transpiler.refusal import Refused
+from transpiler.tree import code
 
 RESIDUAL = "residual"
 
@@ -44,10 +51,10 @@ class LayerAddNorm(Fusion):
     """Fuse the last addition of a layer with the norm that comes next.
 
     Refused when
-        add-shape: the sum is not a statement `name = a + b` of two names.
+        add-shape: the sum is not `name = a + b` or `return a + b` of a name.
         extra-use: the layer's input is read by more than its first norm and addition,
             or its output by more than the next layer and the final norm.
-        norm-shape: a norm's call is not a statement `name = self.norm(input)`.
+        norm-shape: a norm is not given one name in a statement of its forward.
         loop-shape: the loop does more than call the layer.
         not-first: other statements stand before the layer's first norm.
         not-last: other statements stand between the layer's sum and its return.
@@ -87,7 +94,7 @@ class LayerAddNorm(Fusion):
         if first is None or len(users) != 2 or [o.op for o in others] != ["binary"]:
             raise Refused("extra-use", f"the input is read {len(users)} times", where)
         check_operands(work, scope, value, first, scope.cls.node, is_local=False)
-        final_at, final_name, final = self.final_norm(work, model, call)
+        last, final = self.final_norm(work, model, call)
         if norm_width(work, scope, first) is not norm_width(work, model, final):
             raise Refused("operands", "the final norm is not as wide", final.call)
         around = model.cls.method("forward")
@@ -96,10 +103,9 @@ class LayerAddNorm(Fusion):
             *forward_of(model).environments[around],
         }:
             raise Refused("residual-name", "the model has a name of it", around)
-        handed = argument_of(model, final_at)
         block = block_of(scope)
-        norm_at, norm_name = norm_statement(scope, norms[0])
-        before = block[: block.index(norm_at)]
+        norm = norm_call(scope, norms[0])
+        before = block[: block.index(norm.statement)]
         if not all(is_copy(scope, s, carried) for s in before):
             raise Refused("not-first", "statements before the first norm", where)
         parameter = parameter_of(scope, carried)
@@ -111,46 +117,50 @@ class LayerAddNorm(Fusion):
             raise Refused("residual-name", f"the input is read as {read}", where)
         if read == parameter:
             raise Refused("residual-name", "the input has no second name", where)
-        start = block.index(norm_at) + 1
+        start = block.index(norm.statement) + 1
         after = [s for s in block[start:] if is_copy(scope, s, carried)]
         rest = [s for s in block[start:] if s not in after]
-        check_reads(work, scope, rest, carried, name, norm_at)
-        tail = block[block.index(addition.statement) + 1 :]
-        if not is_return(tail[-1]) or not all(
-            is_copy(scope, s, value) for s in tail[:-1]
-        ):
+        check_reads(work, scope, rest, carried, name, norm)
+        tail = block[block.index(addition.statement) :]
+        copies = tail[1:-1]
+        if not is_return(tail[-1]) or not all(is_copy(scope, s, value) for s in copies):
             raise Refused("not-last", "statements after the layer's sum", where)
         edits = work.edits_of(scope)
-        for copied in (*before, *after, *tail[:-1]):
+        for copied in (*before, *after, *copies):
             edits.swap(copied, self.name, [])
-        norm = f"self.{first.name}"
-        edits.swap(
-            norm_at,
+        called = f"self.{first.name}"
+        norm.put(
+            edits,
             self.name,
             [
                 f"if {name} is None:\n"
                 f"    {name} = {parameter}\n"
-                f"    {norm_name} = {norm}({parameter})\n"
+                f"    {norm.name} = {called}({parameter})\n"
                 f"else:\n"
-                f"    {norm_name}, {name} = {norm}({parameter}, {name})\n"
+                f"    {norm.name}, {name} = {called}({parameter}, {name})\n"
             ],
         )
-        edits.swap(addition.statement, self.name, [])
-        returned = [
-            node
-            for node in forward_of(scope).nodes_of(value)
-            if isinstance(node, cst.Name)
-        ][-1]
-        edits.replace_text(
-            returned, self.name, f"{addition.branch}, {addition.residual}"
-        )
-        work.edits_of(model).swap(
-            final_at,
-            self.name,
-            [f"{final_name}, _ = self.{final.name}({handed}, {name})"],
-        )
+        self.hand_on(edits, addition, tail[-1])
+        summed = f"self.{final.name}({code(last.node.args[0].value)}, {name})"
+        last.put(work.edits_of(model), self.name, [f"{last.name}, _ = {summed}"])
         work.with_residual[scope.name] = parameter
         return f"+ and the next {first.name} or {final.name}"
+
+    def hand_on(self, edits: Edits, addition: Addition, end: cst.CSTNode) -> None:
+        """Return branch and residual in the place of their sum."""
+        if addition.statement is end:
+
+            def pair(node: cst.BaseExpression) -> cst.BaseExpression:
+                branch = code(addition.kept_side(node))
+                return cst.parse_expression(f"{branch}, {addition.residual}")
+
+            edits.replace(addition.node, self.name, pair, [addition.branch])
+            return
+        addition.remove(edits, self.name)
+        returned = getattr(small_of(end), "value", None)
+        if returned is not None:
+            text = f"{addition.held}, {addition.residual}"
+            edits.replace_text(returned, self.name, text)
 
     def check_loop(self, model: Scope, call: Value) -> None:
         """The loop does nothing but call the layer: `x = layer(…)`."""
@@ -169,7 +179,7 @@ class LayerAddNorm(Fusion):
 
     def final_norm(
         self, work: Work, model: Scope, call: Value
-    ) -> tuple[cst.CSTNode, str, Child]:
+    ) -> tuple[NormCall, Child]:
         """The norm after the loop, which must be the only reader of its result."""
         looped = [v for v in distinct_values(model) if v.op == "looped"]
         after = [v for v in looped if v.args[0] is call]
@@ -181,8 +191,7 @@ class LayerAddNorm(Fusion):
         child = work.is_norm(model, users[0]) if len(users) == 1 else None
         if child is None:
             raise Refused("extra-use", "no one final norm reads it", model.cls.node)
-        statement, name = norm_statement(model, users[0])
-        return statement, name, child
+        return norm_call(model, users[0]), child
 
 
 def is_return(statement: cst.CSTNode) -> bool:
@@ -190,21 +199,6 @@ def is_return(statement: cst.CSTNode) -> bool:
     return isinstance(statement, cst.SimpleStatementLine) and isinstance(
         statement.body[0], cst.Return
     )
-
-
-def argument_of(scope: Scope, statement: cst.CSTNode) -> str:
-    """The name that a norm's statement `name = self.norm(x)` passes.
-
-    Raises:
-        Refused: [norm-shape] when it passes anything but one name.
-    """
-    small = cst.ensure_type(statement, cst.SimpleStatementLine).body[0]
-    call = small.value if isinstance(small, cst.Assign | cst.AnnAssign) else None
-    if isinstance(call, cst.Call) and len(call.args) == 1:
-        passed = call.args[0].value
-        if isinstance(passed, cst.Name):
-            return passed.value
-    raise Refused("norm-shape", "the norm is not given one name", statement)
 
 
 def parameter_of(scope: Scope, value: Value) -> str:

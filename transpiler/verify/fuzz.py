@@ -110,7 +110,8 @@ def shortfalls(found: list[tuple[Mutant, Finding]]) -> list[str]:
         own = [
             finding.verdict
             for mutant, finding in found
-            if mutant.names == (mutation.name,) and finding.verdict is not Verdict.FAULT
+            if mutant.names == (mutation.name,)
+            and finding.verdict not in (Verdict.FAULT, Verdict.NONE)
         ]
         if own and own.count(Verdict.EQUAL) < STAY_FUSED * len(own):
             stayed = f"{own.count(Verdict.EQUAL)} of {len(own)}"

@@ -100,7 +100,12 @@ SCALED = (
     ),
     # JSON has whole numbers too, and a factor may shrink.
     rope("rope-linear-whole", {"rope_type": "linear", "factor": 2}),
-    rope("rope-linear-below-one", {"rope_type": "linear", "factor": 0.5}),
+    rope(
+        "rope-linear-below-one",
+        {"rope_type": "linear", "factor": 0.5},
+        prompt_lengths=(5, 17, 40),
+        max_model_len=64,
+    ),
     rope("rope-llama3", LLAMA3),
     rope(
         "rope-llama3-bands-swapped",

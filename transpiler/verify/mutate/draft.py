@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import libcst as cst
 
-from transpiler.tree import children, code, nodes_within
+from transpiler.tree import children, code, nodes_within, plain_names
 
 T = TypeVar("T")
 Function = cst.FunctionDef
@@ -78,10 +78,14 @@ class Draft:
     def functions(self) -> list[Function]:
         """Functions of the file that those classes use."""
         known = {n.name.value: n for n in self.tree.body if isinstance(n, Function)}
-        texts = [code(cls) for cls in self.classes()] + [
-            code(function) for function in known.values()
-        ]
-        return [f for name, f in known.items() if any(f"{name}(" in t for t in texts)]
+        places = [*self.classes(), *known.values()]
+        used = {
+            node.value
+            for place in places
+            for node in nodes_within(place)
+            if isinstance(node, cst.Name)
+        }
+        return [function for name, function in known.items() if name in used]
 
     def forwards(self) -> list[Function]:
         """The forwards of those classes, the generating one's and tables' aside."""
@@ -151,10 +155,8 @@ def closure(start: list[str], known: dict[str, cst.ClassDef]) -> list[str]:
 
 def names_in(node: cst.CSTNode) -> set[str]:
     """Names and `self.x` attributes that a piece of code mentions."""
-    found: set[str] = set()
+    found = {name.value for name in plain_names(node)}
     for inner in nodes_within(node):
-        if isinstance(inner, cst.Name):
-            found.add(inner.value)
         if isinstance(inner, cst.Attribute) and code(inner.value) == "self":
             found.add(f"self.{inner.attr.value}")
     return found - {"self"}

@@ -115,16 +115,15 @@ def rename_function(draft: Draft) -> None:
 
 def rename_projections(draft: Draft) -> None:
     """Two linears of a class called by each other's name."""
-    cls = draft.choose([c for c in draft.classes()[:-1] if constructor_of(c)])
-    init = constructor_of(cls)
-    found = [assigned(line) for _, _, line in draft.statements([init] if init else [])]
-    linears = [
-        next(iter(pair[0]))[5:]
-        for pair in found
-        if pair and code(pair[1]).startswith("nn.Linear")
-    ]
-    if len(linears) < 2:
-        raise NoPlace
+    places = []
+    for cls in draft.classes()[:-1]:
+        init = constructor_of(cls)
+        lines = draft.statements([init] if init else [])
+        pairs = [pair for _, _, line in lines if (pair := assigned(line))]
+        linears = [n[5:] for (n, *_), v in pairs if code(v).startswith("nn.Linear")]
+        if len(linears) > 1:
+            places.append((cls, linears))
+    cls, linears = draft.choose(places)
     one, two = draft.draw.sample(linears, 2)
     draft.renamed |= {one: two, two: one}
     draft.replace(cls, visited(cls, RenameAttributes({one: two, two: one})))
@@ -213,38 +212,45 @@ def inline(draft: Draft) -> None:
     draft.replace(block, new.with_changes(body=body))
 
 
-def called_parameters(draft: Draft, call: cst.Call) -> list[str]:
-    """Names of the parameters of what a call calls, where the file says them."""
-    for function in draft.functions():
-        if code(call.func) == function.name.value:
-            return [p.name.value for p in function.params.params]
+def signatures(draft: Draft) -> dict[str, list[str]]:
+    """Parameters by what a call names: functions, classes, the layer in its loop."""
+    found = {
+        f.name.value: [p.name.value for p in f.params.params] for f in draft.functions()
+    }
     for cls in draft.classes():
-        if code(call.func) == cls.name.value and (init := constructor_of(cls)):
-            return [p.name.value for p in init.params.params[1:]]
-    if code(call.func) == "decoder_layer":
-        for forward in draft.forwards():
-            names = [p.name.value for p in forward.params.params[1:]]
-            if "position_embeddings" in names and names[0] == "hidden_states":
-                return names
-    return []
+        init = constructor_of(cls)
+        if init is not None:
+            names = [p.name.value for p in init.params.params[1:]]
+            found[cls.name.value] = names
+    for forward in draft.forwards():
+        names = [p.name.value for p in forward.params.params[1:]]
+        if "position_embeddings" in names and names[0] == "hidden_states":
+            found.setdefault("decoder_layer", names)
+    return found
 
 
-def calls(draft: Draft) -> list[cst.Call]:
-    """Calls within the classes and functions on the path."""
-    places = [*draft.classes(), *draft.functions()]
-    found = [n for place in places for n in nodes_within(place)]
-    return [node for node in found if isinstance(node, cst.Call)]
+def calls(draft: Draft) -> list[tuple[cst.Call, int, list[str]]]:
+    """Calls on the path with their number of positional operands and parameters."""
+    known = signatures(draft)
+    found = []
+    for place in [*draft.classes(), *draft.functions()]:
+        for node in nodes_within(place):
+            if isinstance(node, cst.Call) and isinstance(node.func, cst.Name):
+                plain = [a for a in node.args if a.keyword is None and not a.star]
+                names = known.get(node.func.value)
+                if names and node.args[: len(plain)] == (*plain,):
+                    found.append((node, len(plain), names))
+    return found
 
 
 def to_keyword(draft: Draft) -> None:
     """The last positional argument of a call by its keyword."""
-    places = []
-    for call in calls(draft):
-        plain = [a for a in call.args if a.keyword is None and not a.star]
-        names = called_parameters(draft, call)
-        if plain and len(plain) <= len(names) and call.args[: len(plain)] == (*plain,):
-            places.append((call, plain[-1], names[len(plain) - 1]))
-    call, arg, name = draft.choose(places)
+    places = [
+        (node.args[count - 1], names[count - 1])
+        for node, count, names in calls(draft)
+        if 0 < count <= len(names)
+    ]
+    arg, name = draft.choose(places)
     equal = cst.AssignEqual(
         whitespace_before=cst.SimpleWhitespace(""),
         whitespace_after=cst.SimpleWhitespace(""),
@@ -254,14 +260,13 @@ def to_keyword(draft: Draft) -> None:
 
 def to_positional(draft: Draft) -> None:
     """A keyword that comes next in the signature by its position."""
-    places = []
-    for call in calls(draft):
-        plain = [a for a in call.args if a.keyword is None and not a.star]
-        names = called_parameters(draft, call)
-        wanted = names[len(plain)] if len(plain) < len(names) else None
-        after = call.args[len(plain) :]
-        if wanted and after and after[0].keyword and after[0].keyword.value == wanted:
-            places.append(after[0])
+    places = [
+        node.args[count]
+        for node, count, names in calls(draft)
+        if count < min(len(names), len(node.args))
+        and (keyword := node.args[count].keyword)
+        and keyword.value == names[count]
+    ]
     arg = draft.choose(places)
     equal = cst.MaybeSentinel.DEFAULT
     draft.replace(arg, arg.with_changes(keyword=None, equal=equal))
