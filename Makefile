@@ -12,8 +12,8 @@ PIP := -m pip install -qq --disable-pip-version-check
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help transpile check diff explain verify conditions bench compat test \
-	test-fast lint format clean
+.PHONY: help transpile check coverage diff explain verify conditions fuzz bench \
+	compat test test-fast lint format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ transpile: .venv/.ready ## write generated/MODEL.py; without MODEL= every checke
 
 check: .venv/.ready ## regenerate elsewhere and compare with the checked-in files
 	@$(LIGHT) -m transpiler check $(MODEL)
+
+coverage: .venv/.ready ## try every modeling file of transformers, write COVERAGE.md
+	@$(LIGHT) -m transpiler coverage
 
 diff: .venv/.ready ## upstream against generated, each changed statement with its rule
 	@$(LIGHT) -m transpiler diff $(MODEL)
@@ -35,6 +38,11 @@ verify: .venv-test/.ready ## prove MODEL= equal to Transformers in a real vLLM e
 
 conditions: .venv-test/.ready ## MODEL= under each way of running an engine
 	@$(FULL) -m transpiler.verify.conditions $(MODEL)
+
+N = 1000
+SEED = 0
+fuzz: .venv-test/.ready ## N= mutants of modeling files against what is made of them
+	@$(FULL) -m transpiler.verify.fuzz $(MODEL) --number $(N) --seed $(SEED)
 
 bench: .venv-test/.ready ## generated, vLLM's own class and the Transformers backend timed
 	@$(FULL) -m transpiler.verify.bench $(MODEL)

@@ -20,7 +20,8 @@ from transpiler.emit.text import MODE
 from transpiler.fusions.fusion import LINEAR
 from transpiler.pipeline import transpile
 from transpiler.read import read
-from transpiler.rewrite import is_docstring, statements_within
+from transpiler.rewrite import is_docstring
+from transpiler.tree import statements_within
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = ROOT / "generated"

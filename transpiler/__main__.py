@@ -1,4 +1,4 @@
-"""The command: `python -m transpiler [transpile|check|diff|explain] MODEL…`."""
+"""The command: `python -m transpiler COMMAND MODEL…`, `transpile` when none is named."""
 
 from __future__ import annotations
 
@@ -9,18 +9,25 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
+from rich.progress import track
 
+from transpiler.coverage import (
+    COVERAGE,
+    all_tried,
+    coverage_text,
+    modeling_files,
+)
 from transpiler.emit.families import with_families
 from transpiler.emit.files import check_unedited, write
 from transpiler.emit.registry import REGISTRY, registry_text, stale
 from transpiler.pipeline import Transpiled, transpile_source
-from transpiler.read import Source, read
+from transpiler.read import Source, find_transformers, read
 from transpiler.refusal import BadInput, Refused
 from transpiler.report import REPORT, line_of, merged
 from transpiler.review import diff_lines, explained
 
 GENERATED = Path(__file__).resolve().parent.parent / "generated"
-COMMANDS = frozenset({"transpile", "check", "diff", "explain"})
+COMMANDS = frozenset({"transpile", "check", "coverage", "diff", "explain"})
 
 app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, no_args_is_help=False
@@ -70,6 +77,8 @@ def check_command(models: Models = None, output: Output = GENERATED) -> None:
     done = [walked(read(name)) for name in names]
     wanted = {output / f"{t.source.name}.py": t.text for t in done}
     wanted |= derived(output, report_text(output, done))
+    if not models and output == GENERATED:
+        wanted[output / COVERAGE] = coverage()
     different = False
     for path, text in wanted.items():
         file = path.name
@@ -91,6 +100,22 @@ def check_command(models: Models = None, output: Output = GENERATED) -> None:
     if different:
         fail("generated files are not up to date: make transpile", 1)
     console.print(f"{len(wanted)} files are up to date")
+
+
+@app.command("coverage")
+def coverage_command(output: Output = GENERATED) -> None:
+    """Try every modeling file of the installed Transformers; write COVERAGE.md."""
+    text = coverage()
+    write(output / COVERAGE, text)
+    console.print(text.split("\n\n")[2], markup=False)
+
+
+def coverage() -> str:
+    """The text of COVERAGE.md, made anew with a progress bar."""
+    root, _ = find_transformers()
+    files = modeling_files(root)
+    rows = all_tried(root, files)
+    return coverage_text([*track(rows, "modeling files", len(files), console=errors)])
 
 
 @app.command("diff")
