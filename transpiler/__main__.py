@@ -1,4 +1,4 @@
-"""The command: `python -m transpiler COMMAND MODEL…`, `transpile` when none is named."""
+"""The command: `python -m transpiler COMMAND MODEL…`; without one, `transpile`."""
 
 from __future__ import annotations
 
