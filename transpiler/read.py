@@ -10,6 +10,7 @@ import ast
 import hashlib
 import importlib.metadata
 import importlib.util
+import os
 import warnings
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -22,7 +23,7 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 from transpiler.refusal import BadInput
 
 UPSTREAM_VERSION = "5.19.0"
-MAX_BYTES = 4_000_000
+MAX_BYTES = 400_000
 MAX_DEPTH = 100
 
 
@@ -103,7 +104,7 @@ def read(model: str, root: Path | None = None) -> Source:
         path = root / "models" / model / f"modeling_{model}.py"
         name = model
         shown = f"models/{model}/modeling_{model}.py"
-        if not path.is_file():
+        if not os.path.isfile(path):  # False also for what is no name of a file
             raise BadInput(f"unknown model {model!r}{suggestion(model, root)}")
     text = read_text(path)
     configuration = path.with_name(f"configuration_{name}.py")
@@ -155,8 +156,9 @@ def read_text(path: Path) -> str:
     """
     try:
         data = path.read_bytes()
-    except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", error)
+        raise BadInput(f"cannot read {path}: {reason}") from None
     if len(data) > MAX_BYTES:
         raise BadInput(f"{path} has {len(data)} bytes, more than {MAX_BYTES}")
     try:
@@ -182,8 +184,8 @@ def parse(text: str, shown: str) -> cst.Module:
         raise BadInput(
             f"{shown}:{error.raw_line}:{error.raw_column + 1}: syntax error"
         ) from None
-    except (RecursionError, ValueError) as error:
-        raise BadInput(f"{shown}: {error}") from None
+    except (MemoryError, RecursionError, ValueError) as error:
+        raise BadInput(f"{shown}: {error or 'too complex to parse'}") from None
     if depth_of(tree) > MAX_DEPTH:
         raise BadInput(f"{shown}: code nested more than {MAX_DEPTH} levels deep")
     return tree

@@ -51,11 +51,25 @@ def mutants(models: list[str], number: int, seed: int) -> Iterator[Mutant]:
 
 
 def judged(
-    models: list[str], number: int, seed: int, processes: int
+    models: list[str],
+    number: int,
+    seed: int,
+    processes: int,
+    only: int | None = None,
 ) -> list[tuple[Mutant, Finding]]:
-    """Every mutant with what came of it; two processes share the work."""
+    """Mutants with what came of them.
+
+    Args:
+        models: Whose files are mutated.
+        number: How many mutants are planned.
+        seed: What they are drawn from.
+        processes: How many judge them.
+        only: Place of the one mutation whose mutants are judged; None for all.
+    """
     import_once()
     planned = list(mutants(models, number, seed))
+    if only is not None:
+        planned = planned[only :: len((*KEEPING, *CHANGING))]
     with tempfile.TemporaryDirectory(prefix="verify-fuzz-") as folder:
         families = tuple(family for family in FAMILIES if family.name in models)
         judge = Judge(Path(folder), families)

@@ -184,7 +184,8 @@ class Judge:
         away = distance(upstream, base.logits)
         if all(kind.keeps for kind in kinds) and not away <= BAR:
             return Finding(Verdict.FAULT, f"keeps the numbers, and is {away:.1e} off")
-        if not any(k.keeps or k.is_silent for k in kinds[-1:]) and not away > CHANGED:
+        free = any(kind.keeps or kind.is_refused for kind in kinds[-1:])
+        if not free and not away > CHANGED:
             return Finding(Verdict.FAULT, f"changes the numbers, and is {away:.1e} off")
         return finding
 
@@ -205,6 +206,8 @@ class Judge:
             return Finding(Verdict.REFUSED, str(walking.error))
         if made is None:
             return Finding(Verdict.CRASH, f"walk: {walking.said()}")
+        if any(k.is_refused for k in MUTATIONS if k.name in mutant.names):
+            return Finding(Verdict.WRONG, f"{mutant.title} is not refused")
         return self.ported(base, mutant, made, upstream, tensors)
 
     def ported(

@@ -201,6 +201,12 @@ KEPT = "        residual = hidden_states\n"
 NORMED = "        hidden_states = self.{norm}(hidden_states)\n"
 FIRST, LATE = KEPT + NORMED, NORMED + KEPT
 LOOKUP = "        hidden_states = inputs_embeds\n"
+OPERANDS = (
+    "            key_states,\n            value_states,\n            attention_mask"
+)
+SWAPPED = (
+    "            value_states,\n            key_states,\n            attention_mask"
+)
 SCALING = "            scaling=self.scaling,\n"
 GATED = "self.act_fn(self.gate_proj(x)) * self.up_proj(x)"
 TURNED = (
@@ -238,6 +244,15 @@ CHANGING: tuple[Mutation, ...] = (
     Mutation("attribute-scaled", False, scale_attribute),
     Mutation("extra-child", False, add_child),
     Mutation("arguments-swapped", False, swap_arguments),
+    Mutation(
+        "operands-swapped",
+        False,
+        texts(
+            (OPERANDS, SWAPPED),
+            (OPERANDS, OPERANDS.replace("value", "key")),
+            (OPERANDS, OPERANDS.replace("key", "value")),
+        ),
+    ),
     Mutation("number-changed", False, change_number),
     Mutation("sign-changed", False, swap_sign),
     Mutation("test-flipped", False, flip_test),
@@ -372,7 +387,7 @@ CHANGING: tuple[Mutation, ...] = (
             (SCALING, SCALING + "            softcap=5.0,\n"),
             (SCALING, SCALING + "            s_aux=self.scaling,\n"),
         ),
-        is_silent=True,
+        is_refused=True,
     ),
     Mutation(
         "scale-at-the-call",

@@ -29,13 +29,13 @@ class Mutation:
         name: What it does, in words joined by hyphens.
         keeps: Whether upstream computes the same numbers afterwards.
         apply: Edits a draft, or raises `NoPlace`.
-        is_silent: Whether upstream's numbers may stay although it changes the meaning.
+        is_refused: Whether it must be refused, though upstream's numbers stay.
     """
 
     name: str
     keeps: bool
     apply: Callable[[Draft], None]
-    is_silent: bool = False
+    is_refused: bool = False
 
 
 @dataclass
