@@ -72,7 +72,7 @@ def all_tried(root: Path, files: Sequence[Path]) -> Iterator[Tried]:
 
 def coverage_text(rows: Sequence[Tried]) -> str:
     """The table: what is emitted, then refusals by code with one example each."""
-    emitted = [row.path for row in rows if not row.code]
+    emitted = sorted(row.path for row in rows if not row.code)
     by_code: dict[str, list[Tried]] = defaultdict(list)
     for row in rows:
         if row.code:

@@ -15,7 +15,7 @@ from transpiler.analyse.evaluate import Flow
 from transpiler.analyse.names import assigned_names
 from transpiler.edits import Edits, Fate, Statement, in_place_of
 from transpiler.refusal import Refused
-from transpiler.tree import nodes_within, statements_within
+from transpiler.tree import children, nodes_within, statements_within
 
 
 @dataclass
@@ -278,29 +278,22 @@ def names_read(node: cst.CSTNode) -> set[str]:
     """Names that a statement reads, its own targets aside."""
     found: set[str] = set()
 
-    class Read(cst.CSTVisitor):
-        def visit_AssignTarget(self, node: cst.AssignTarget) -> bool:
-            if not isinstance(node.target, cst.Name | cst.Tuple):
-                node.target.visit(self)
-            return False
+    def read(node: cst.CSTNode) -> None:
+        match node:
+            case cst.Name():
+                found.add(node.value)
+            case cst.AssignTarget(target=cst.Name() | cst.Tuple()):
+                pass
+            case cst.AnnAssign():
+                if node.value is not None:
+                    read(node.value)
+            case cst.Attribute() | cst.Arg():
+                read(node.value)
+            case _:
+                for child in children(node):
+                    read(child)
 
-        def visit_AnnAssign(self, node: cst.AnnAssign) -> bool:
-            if node.value is not None:
-                node.value.visit(self)
-            return False
-
-        def visit_Attribute(self, node: cst.Attribute) -> bool:
-            node.value.visit(self)
-            return False
-
-        def visit_Arg(self, node: cst.Arg) -> bool:
-            node.value.visit(self)
-            return False
-
-        def visit_Name(self, node: cst.Name) -> None:
-            found.add(node.value)
-
-    node.visit(Read())
+    read(node)
     return found
 
 

@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from dataclasses import fields
+from functools import cache, lru_cache
 
 import libcst as cst
+
+# Nodes that hold no code.
+LAYOUT = (
+    cst.BaseParenthesizableWhitespace,
+    cst.Comma,
+    cst.EmptyLine,
+    cst.LeftParen,
+    cst.RightParen,
+    cst.TrailingWhitespace,
+)
+
+
+@cache
+def fields_of(kind: type[cst.CSTNode]) -> tuple[str, ...]:
+    """Fields of a kind of node that may hold code."""
+    return tuple(
+        field.name
+        for field in fields(kind)
+        if not field.name.startswith(("whitespace", "leading", "lines", "lpar", "rpar"))
+    )
 
 
 @lru_cache(maxsize=1 << 17)
 def children(node: cst.CSTNode) -> tuple[cst.CSTNode, ...]:
-    """The nodes directly below a node; libcst finds them by a copying visit."""
-    return tuple(node.children)
+    """The nodes of code directly below a node; libcst's own are found by copying."""
+    found: list[cst.CSTNode] = []
+    for name in fields_of(type(node)):
+        value = getattr(node, name)
+        parts = value if isinstance(value, list | tuple) else (value,)
+        found += [
+            part
+            for part in parts
+            if isinstance(part, cst.CSTNode) and not isinstance(part, LAYOUT)
+        ]
+    return tuple(found)
 
 
 def nodes_within(node: cst.CSTNode) -> list[cst.CSTNode]:

@@ -21,7 +21,7 @@ from transpiler.lower.calls import optional_of
 from transpiler.lower.operations import check_kept
 from transpiler.refusal import Refused
 from transpiler.rewrite import Rewriting, names_read
-from transpiler.tree import code
+from transpiler.tree import code, nodes_within
 
 RULE = "constructor"
 POSITIONS = "positions: torch.Tensor"
@@ -263,18 +263,16 @@ def prefix_of(call: cst.Call) -> bool:
 
 def attributes_read(node: cst.CSTNode) -> set[str]:
     """Names of the attributes of `self` that a statement or function reads."""
-    found: set[str] = set()
-
-    class Read(cst.CSTVisitor):
-        def visit_AssignTarget(self, node: cst.AssignTarget) -> bool:
-            return not isinstance(node.target, cst.Attribute)
-
-        def visit_Attribute(self, node: cst.Attribute) -> None:
-            if isinstance(node.value, cst.Name) and node.value.value == "self":
-                found.add(node.attr.value)
-
-    node.visit(Read())
-    return found
+    nodes = nodes_within(node)
+    written = {n.target for n in nodes if isinstance(n, cst.AssignTarget)}
+    return {
+        inner.attr.value
+        for inner in nodes
+        if isinstance(inner, cst.Attribute)
+        and isinstance(inner.value, cst.Name)
+        and inner.value.value == "self"
+        and inner not in written
+    }
 
 
 def lower_class(work: Work, scope: Scope) -> Lowered:

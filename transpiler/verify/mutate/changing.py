@@ -96,6 +96,19 @@ def between(lines: Sequence[str]) -> Callable[[Draft], None]:
     return apply
 
 
+def read_again(draft: Draft) -> None:
+    """Another reader of what a linear gives: it is added to itself, as a new call."""
+    places = []
+    for block, index, line in draft.statements(draft.forwards()):
+        calls = [n for n in nodes_within(line) if isinstance(n, cst.Call)]
+        pair = assigned(line)
+        linear = any(code(call.func).endswith("_proj") for call in calls)
+        if pair and linear and is_tensor_made(pair[1]) and len(pair[0]) == 1:
+            places.append((block, index, next(iter(pair[0])), code(pair[1])))
+    block, index, name, value = draft.choose(places)
+    draft.insert(block, index + 1, f"{name} = {name} + 0.5 * {value}\n")
+
+
 def drop(draft: Draft) -> None:
     """A statement of a forward left out."""
     places = [
@@ -223,6 +236,7 @@ CHANGING: tuple[Mutation, ...] = (
     Mutation(
         "called-twice", False, module_call(lambda _, f, x: f"{f}({x}) + {f}({x})")
     ),
+    Mutation("read-again", False, read_again),
     Mutation("input-scaled", False, module_call(lambda _, f, x: f"{f}(({x}) * 1.5)")),
     Mutation("module-skipped", False, module_call(lambda _, f, x: x)),
     Mutation("rebound-between", False, between(["{x} = {x} * 1.5\n"])),
