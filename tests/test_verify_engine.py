@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from transpiler.verify.families import FAMILIES
@@ -86,3 +88,11 @@ def test_same_seed_gives_the_same_checkpoint(tmp_path):
         in_child(partial(write_checkpoint, folder, FAMILY, variant, seed))
         contents.append((folder / "model.safetensors").read_bytes())
     assert contents[0] == contents[1] != contents[2]
+
+
+def test_no_plugin_takes_the_place_of_what_is_tried() -> None:
+    """Where this project is installed, its own plugin would."""
+    from transpiler.verify.isolate import import_once
+
+    import_once()
+    assert os.environ["VLLM_PLUGINS"] == ""

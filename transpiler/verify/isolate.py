@@ -93,6 +93,8 @@ def import_once() -> None:
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    # Where this project is installed its plugin would take the place of what is tried.
+    os.environ["VLLM_PLUGINS"] = ""
     with warnings.catch_warnings():
         # About the libraries' own deprecations; where tests turn them into errors,
         # these would not import.
