@@ -18,7 +18,7 @@ NESTED = "".join(f"{'    ' * i}if x:\n" for i in range(95)) + "    " * 95 + "pas
 
 TEXTS = {
     "long": b"x = 1\n" * 100_000,
-    "as-long-as-may-be": b"x = 1\n" * 66_000,
+    "far-too-long": b"x = 1\n" * 20_000,
     "long-line": b"x = [" + b"1, " * 300_000 + b"]\n",
     "deep-brackets": DEEP.encode(),
     "deep-blocks": NESTED.encode(),
