@@ -65,8 +65,10 @@ def trained_64(
     expected: Expected | None = None,
 ) -> Variant:
     """Return a variant of a model trained to 64 positions, in an engine of a length."""
-    config = {"rope_parameters": {"rope_theta": 10000.0, **parameters}}
-    config["max_position_embeddings"] = 64  # type: ignore[assignment]
+    config = {
+        "rope_parameters": {"rope_theta": 10000.0, **parameters},
+        "max_position_embeddings": 64,
+    }
     return Variant(
         name,
         config,

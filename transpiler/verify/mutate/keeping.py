@@ -275,13 +275,13 @@ def to_positional(draft: Draft) -> None:
 def guard(draft: Draft) -> None:
     """A statement moved into a branch that is always taken when serving."""
     places = [
-        (block, line)
-        for block, _, line in draft.statements(draft.forwards())
-        if assigned(line) and is_tensor_made(assigned(line)[1])  # type: ignore[index]
+        line
+        for _, _, line in draft.statements(draft.forwards())
+        if (pair := assigned(line)) and is_tensor_made(pair[1])
     ]
-    _, line = draft.choose(places)
+    line = draft.choose(places)
     bare = line.with_changes(leading_lines=[])
-    test = draft.choose(["not self.training", "True", "use_cache_is_off is None"][:2])
+    test = draft.choose(["not self.training", "True"])
     text = f"if {test}:\n    {code(bare).strip()}\n"
     draft.replace(line, cst.parse_statement(text))
 
