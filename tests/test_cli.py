@@ -158,3 +158,11 @@ def test_explain_says_what_was_fused_and_every_fate() -> None:
     assert "qkv: q_proj + k_proj + v_proj -> qkv_proj" in text
     assert "glu: absent" in text
     assert "dropped serving facts" in text
+
+
+@pytest.mark.parametrize("command", ["transpile", "check", "coverage"])
+def test_a_folder_that_is_not_there_is_told_before_any_work(
+    command: str, tmp_path: Path
+) -> None:
+    line = said(run(command, "--output", str(tmp_path / "none")), 2)
+    assert "is not a folder" in line

@@ -51,8 +51,7 @@ def transpile_command(
     ] = False,
 ) -> None:
     """Write the generated file of each model, the registry and the report."""
-    if not output.is_dir():
-        raise BadInput(f"{output} is not a folder")
+    check_folder(output)
     done: list[Transpiled] = []
     for model in models or checked_in(output):
         transpiled = walked(read(model))
@@ -73,6 +72,7 @@ def transpile_command(
 @app.command("check")
 def check_command(models: Models = None, output: Output = GENERATED) -> None:
     """Regenerate in memory and compare; show the difference and what repairs it."""
+    check_folder(output)
     names = models or checked_in(output)
     done = [walked(read(name)) for name in names]
     wanted = {output / f"{t.source.name}.py": t.text for t in done}
@@ -105,6 +105,7 @@ def check_command(models: Models = None, output: Output = GENERATED) -> None:
 @app.command("coverage")
 def coverage_command(output: Output = GENERATED) -> None:
     """Try every modeling file of the installed Transformers; write COVERAGE.md."""
+    check_folder(output)
     text = coverage()
     write(output / COVERAGE, text)
     console.print(text.split("\n\n")[2], markup=False)
@@ -130,6 +131,16 @@ def explain_command(model: str) -> None:
     """Show what came of each fusion and of each statement."""
     for line in explained(walked(read(model))):
         print(line)
+
+
+def check_folder(output: Path) -> None:
+    """An output folder must be there.
+
+    Raises:
+        BadInput: It is not.
+    """
+    if not output.is_dir():
+        raise BadInput(f"{output} is not a folder")
 
 
 def walked(source: Source) -> Transpiled:

@@ -83,9 +83,9 @@ def judged(
 @app.command()
 def fuzz(
     model: Annotated[str | None, typer.Argument(help="All, if none.")] = None,
-    number: int = 1000,
+    number: Annotated[int, typer.Option(min=1)] = 1000,
     seed: int = 0,
-    processes: int = 2,
+    processes: Annotated[int, typer.Option(min=1)] = 2,
 ) -> None:
     """Mutate modeling files and compare; exit status 1 if one is wrong or crashes."""
     known = [family.name for family in FAMILIES]
