@@ -17,8 +17,7 @@ a file of `analyse/`:
 - `FUSION refused [code] at SOURCE`: written, without that fusion at that line;
 - `same`: written, byte for byte as without the edit, header aside;
 - `fused`: written otherwise, and every fusion applied as without the edit;
-- `unfused FUSION`: written, and that fusion is absent somewhere it was before;
-- `changed`: written, and the text differs.
+- `unfused FUSION`: written, and that fusion is absent somewhere it was before.
 
 `also:`, any number of times, is a fusion refused before: `FUSION refused [code] at
 SOURCE`. `has:` and `lacks:` are texts of the output, `\\n` for a new
@@ -42,7 +41,7 @@ CASES = Path(__file__).parent / "cases"
 HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
 EXPECT = re.compile(
     r"(?:(?P<fusion>[a-z ]+) )?refused \[(?P<code>[a-z0-9-]+)\] at (?P<at>.+)"
-    r"|same|fused|changed|unfused (?P<absent>[a-z ]+)"
+    r"|same|fused|unfused (?P<absent>[a-z ]+)"
 )
 
 

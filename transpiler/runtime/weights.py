@@ -22,22 +22,16 @@ from vllm.model_executor.models.utils import (
 )
 
 UNQUANTIZED = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
-# Formats that hand a checkpoint over in one call. The weights of a dummy model, of a
-# sharded state and of a tensorized one come otherwise, or later and in parts.
-WHOLE = frozenset(
-    [
-        "auto",
-        "bitsandbytes",
-        "fastsafetensors",
-        "gguf",
-        "hf",
-        "instanttensor",
-        "mistral",
-        "npcache",
-        "pt",
-        "runai_streamer",
-        "safetensors",
-    ]
+# Formats whose tensors do not come in one call: made up, sharded, or later in parts.
+IN_PARTS = frozenset(
+    {
+        "dummy",
+        "ipc_cache",
+        "modelexpress",
+        "runai_streamer_sharded",
+        "sharded_state",
+        "tensorizer",
+    }
 )
 
 
@@ -74,7 +68,8 @@ def strict_weights(
             digests[name] = digest_of(tensor)
             check_tied(digests, tied)
         yield name, tensor
-    if first and model.load_config.load_format in WHOLE and is_whole(model):
+    in_parts = model.load_config.load_format in IN_PARTS
+    if first and not in_parts and is_whole(model):
         check_complete(model, seen, known, filled_parts(model, tied))
     model.is_loaded = True
 
