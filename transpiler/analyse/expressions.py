@@ -216,6 +216,8 @@ class Expressions(Calls):
                 return self.graph.const(folded)
         if symbol == "^" and left is right:
             return self.graph.const(False)
+        if symbol == "*" and left is right:
+            return self.graph.make("binary", "**", (left, self.graph.const(2)))
         return self.graph.make("binary", symbol, (left, right))
 
     def unary(self, operator: str, operand: Value) -> Value:

@@ -63,7 +63,7 @@ class Axes:
                 return self.of_method(value)
             case "item":
                 return self.of_item(value)
-            case "binary" if value.name in {"+", "-", "*", "/"}:
+            case "binary" if value.name in {"+", "-", "*", "/", "**"}:
                 return self.alike(value, [a for a in value.args if self.is_tensor(a)])
             case "call" if value.args and self.is_tensor(value.args[-1]):
                 return self.of(value.args[-1])

@@ -205,6 +205,6 @@ FAMILIES = (
 TELLING = {
     "llama": Variant("telling", {"attention_bias": True, "mlp_bias": True}),
     "mistral": Variant("telling", {"sliding_window": 8}),
-    "qwen2": windowed("telling", max_window_layers=2),
+    "qwen2": windowed("telling", max_window_layers=2, tie_word_embeddings=True),
     "qwen3": windowed("telling", max_window_layers=2, attention_bias=True),
 }

@@ -36,6 +36,7 @@ TURNED = (
     "query_states, key_states = "
     "apply_rotary_pos_emb(query_states, key_states, cos, sin)\n"
 )
+TIED = '    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}\n'
 LAYERS = "self.layers[: self.config.num_hidden_layers]"
 
 CHANGING: tuple[Mutation, ...] = (
@@ -78,7 +79,7 @@ CHANGING: tuple[Mutation, ...] = (
     ),
     Mutation("number-changed", False, change_number),
     Mutation("sign-changed", False, swap_sign),
-    Mutation("test-flipped", False, flip_test),
+    Mutation("test-flipped", False, flip_test, is_refused=True),
     Mutation(
         "eps-elsewhere",
         False,
@@ -180,6 +181,12 @@ CHANGING: tuple[Mutation, ...] = (
             ),
             ("config.vocab_size, bias=False)", "config.vocab_size, bias=True)"),
         ),
+    ),
+    Mutation(
+        "head-untied",
+        False,
+        texts((TIED, ""), (TIED, "    _tied_weights_keys = {}\n")),
+        is_refused=True,
     ),
     Mutation(
         "bias-changed",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
 
 import libcst as cst
 
-from transpiler.tree import code, nodes_within
+from transpiler.tree import children, code, nodes_within
 from transpiler.verify.mutate.draft import (
     Draft,
     NoPlace,
@@ -150,35 +152,57 @@ def add_child(draft: Draft) -> None:
 
 
 def swap_arguments(draft: Draft) -> None:
-    """Two operands of a call in each other's place."""
-    places = [
-        node
-        for place in [*draft.forwards(), *draft.functions()]
-        for node in nodes_within(place.body)
-        if isinstance(node, cst.Call)
-        and [a for a in node.args if a.keyword is None and not a.star][1:]
-    ]
-    node = draft.choose(places)
-    plain = [i for i, a in enumerate(node.args) if a.keyword is None and not a.star]
-    one, two = draft.draw.sample(plain, 2)
-    args = list(node.args)
-    args[one], args[two] = (
-        args[one].with_changes(value=args[two].value),
-        args[two].with_changes(value=args[one].value),
-    )
+    """Two operands of a call, made alike, in each other's place."""
+    places = []
+    for function in [*draft.forwards(), *draft.functions()]:
+        alike = made_alike(draft, function)
+        for node in nodes_within(function.body):
+            if isinstance(node, cst.Call) and not code(node.func).startswith("past"):
+                plain = [a.value for a in node.args if a.keyword is None and not a.star]
+                pairs = combinations((p for p in plain if isinstance(p, cst.Name)), 2)
+                places += [
+                    (node, one, two)
+                    for one, two in pairs
+                    if any({one.value, two.value} <= names for names in alike)
+                ]
+    node, one, two = draft.choose(places)
+    other: dict[cst.BaseExpression, cst.Name] = {one: two, two: one}
+    args = [a.with_changes(value=other.get(a.value, a.value)) for a in node.args]
     draft.replace(node, node.with_changes(args=args))
 
 
+def made_alike(draft: Draft, function: cst.FunctionDef) -> list[set[str]]:
+    """Names that a function binds at once, or by the same code with other modules."""
+    found: dict[str, set[str]] = {}
+    for _, _, line in draft.statements([function]):
+        pair = assigned(line)
+        if pair is not None and ".shape" not in code(pair[1]):
+            made = re.sub(r"self\.\w+", "self.…", code(pair[1]))
+            found.setdefault(made, set()).update(pair[0])
+    return list(found.values())
+
+
 def change_number(draft: Draft) -> None:
-    """A number of a forward or a function another one."""
+    """A number of a forward or a function another one; axes from the end stay."""
     places = [
         node
         for place in [*draft.forwards(), *draft.functions()]
-        for node in nodes_within(place.body)
-        if isinstance(node, cst.Integer | cst.Float)
+        for node in numbers_within(place.body)
     ]
     node = draft.choose(places)
     draft.replace(node, cst.parse_expression(f"({code(node)} + 1)"))
+
+
+def numbers_within(node: cst.CSTNode) -> Iterator[cst.Integer | cst.Float]:
+    """Numbers that a mutant may add one to and still run."""
+    if isinstance(node, cst.Integer | cst.Float):
+        yield node
+    bound = isinstance(node, cst.UnaryOperation | cst.SubscriptElement) or (
+        isinstance(node, cst.BinaryOperation)
+        and isinstance(node.operator, cst.FloorDivide)
+    )
+    for child in () if bound else children(node):
+        yield from numbers_within(child)
 
 
 def swap_sign(draft: Draft) -> None:
@@ -196,12 +220,12 @@ def swap_sign(draft: Draft) -> None:
 
 
 def flip_test(draft: Draft) -> None:
-    """A condition turned round."""
+    """The condition of an attention's own window turned round."""
     places = [
         node.test
         for cls in draft.classes()
         for node in nodes_within(cls)
-        if isinstance(node, cst.IfExp | cst.If)
+        if isinstance(node, cst.IfExp)
         and ("layer_type" in code(node.test) or "sliding" in code(node.test))
     ]
     node = draft.choose(places)
