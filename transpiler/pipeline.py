@@ -147,14 +147,11 @@ def first_use(work: Work, name: str) -> cst.CSTNode:
 
 def prepared(module: ModelingModule) -> Work:
     """Look every class and function up in the tables, then evaluate the program."""
-    known_norms = {}
+    known_norms = dict(norms.TORCH_NORMS)
     known_rotaries = {}
     for name, cls in module.classes.items():
-        if (found := match_class(cls, module, norms.ROWS)) is not None and takes_one(
-            cls
-        ):
-            check_neutral(cls, module, "forward")
-            known_norms[name] = found
+        if (norm := norms.norm_of(cls, module)) is not None:
+            known_norms[name] = norm
         elif (
             found := match_class(cls, module, rotaries.CLASSES, rotaries.UPDATED)
         ) is not None:
@@ -170,20 +167,14 @@ def prepared(module: ModelingModule) -> Work:
     program = specialise(module, leaves)
     work = Work(program, known_norms, known_rotaries, applies, eagers)
     for scope in program.scopes.values():
-        made: dict[str, list[str]] = {}
+        made: dict[norms.Row, list[str]] = {}
         for child in scope.children.values():
             if child.kind in known_norms:
-                made.setdefault(known_norms[child.kind][0], []).append(child.name)
-        for layer, names in made.items():
-            detail = f"{', '.join(names)} -> {layer}"
-            work.outcomes.append(Outcome(scope.name, "rms norm", detail))
+                made.setdefault(known_norms[child.kind].row, []).append(child.name)
+        for row, names in made.items():
+            detail = f"{', '.join(names)} -> {row.layer}"
+            work.outcomes.append(Outcome(scope.name, row.rule, detail))
     return work
-
-
-def takes_one(cls: ModelingClass) -> bool:
-    """Whether a forward takes one operand, and nothing else."""
-    params = cls.method("forward").params
-    return len(params.params) == 2 and not params.star_kwarg
 
 
 def known_functions(module: ModelingModule, rows: dict[str, str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ import libcst as cst
 
 from transpiler.analyse.evaluate import Evaluator, Flow
 from transpiler.analyse.module import (
+    NEUTRAL_BASES,
     NEUTRAL_DECORATORS,
     ModelingClass,
     ModelingModule,
@@ -47,12 +48,15 @@ class Body:
         result: Value of its forward or of the function.
         parameters: Values of `nn.Parameter`s that the constructor makes, by name.
         held: Values of all attributes that it sets.
-        source: Text or name, for messages.
+        base: Call of the base's constructor.
+        bases: Bases outside the file whose constructor or methods count.
     """
 
     result: Value
     parameters: dict[str, Value]
     held: dict[str, Value]
+    base: Value | None = None
+    bases: frozenset[str] = frozenset()
 
 
 @cache
@@ -113,7 +117,10 @@ def class_body(cls: ModelingClass, module: ModelingModule, kind: str) -> Body:
         if value.op == "call"
         and value.name in {"torch.nn.Parameter", "torch.nn.Linear"}
     }
-    return Body(result, parameters, {n: v for n, (v, _) in flow.assigned.items()})
+    held = {name: value for name, (value, _) in flow.assigned.items()}
+    base = next((flow.values.get(call) for call in flow.effects), None)
+    own = frozenset(cls.bases) - NEUTRAL_BASES - set(module.classes)
+    return Body(result, parameters, held, base, own)
 
 
 def function_body(name: str, module: ModelingModule, kind: str) -> Body:
@@ -155,7 +162,8 @@ def check_pure(flow: Flow, function: cst.FunctionDef, is_made: bool = False) -> 
         Unlisted: It does more.
     """
     for node in flow.effects:
-        if not (is_made and code(node) == "super().__init__()"):
+        own = is_made and code(node).startswith("super().__init__(")
+        if not own or len(flow.effects) > 1:
             raise Unlisted("a call with an effect")
     if flow.writes or (flow.assigned and not is_made):
         raise Unlisted("a write in place or a change of state")
@@ -211,9 +219,12 @@ def match_class(
     for name, text in rows.items():
         known, _ = row(text)
         bound = unify(known.result, body.result, {})
+        if bound is not None and known.base is not None and body.base is not None:
+            bound = unify(known.base, body.base, bound)
         if (
             bound is not None
             and is_renaming(bound)
+            and known.bases == body.bases
             and set(known.parameters) == set(body.parameters)
             and all(
                 name in body.held

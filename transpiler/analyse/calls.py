@@ -153,6 +153,8 @@ class Calls:
         name = spelling.SYNONYMS.get(name, name)
         if name in spelling.IDENTITIES and not args:
             return receiver
+        if name == "type_as" and len(args) == 1:
+            return make("method", "to", (receiver, make("attr", "dtype", (args[0],))))
         if name in spelling.DTYPE_METHODS:
             dtype = make("name", spelling.DTYPE_METHODS[name])
             return make("method", "to", (receiver, dtype))

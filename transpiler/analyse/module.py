@@ -113,8 +113,19 @@ def analyse_module(tree: cst.Module) -> ModelingModule:
     return ModelingModule(classes, functions, imports)
 
 
-def check_neutral(cls: ModelingClass, module: ModelingModule, method: str) -> None:
+def check_neutral(
+    cls: ModelingClass,
+    module: ModelingModule,
+    method: str,
+    known: frozenset[str] = NEUTRAL_BASES,
+) -> None:
     """Refuse a class whose bases or decorators might change what it computes.
+
+    Args:
+        cls: The class.
+        module: The modeling module.
+        method: The method that is followed, besides the constructor.
+        known: Bases outside the file that are accounted for.
 
     Raises:
         Refused: [base-class] for a base outside the file that is not known;
@@ -124,8 +135,8 @@ def check_neutral(cls: ModelingClass, module: ModelingModule, method: str) -> No
     check_one_constructor(cls, module)
     for name, base in zip(cls.bases, cls.node.bases, strict=True):
         if name in module.classes:
-            check_neutral(module.classes[name], module, method)
-        elif name not in NEUTRAL_BASES:
+            check_neutral(module.classes[name], module, method, known)
+        elif name not in known:
             raise Refused("base-class", f"{cls.name} extends {name}", base)
     check_decorators(cls.node, module)
     for name in ("__init__", method):

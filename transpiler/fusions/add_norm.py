@@ -40,6 +40,7 @@ class AddNorm(Fusion):
     Refused when
         add-shape: the sum is not `name = a + b` of a name and something else.
         extra-use: the sum is read by more than one norm and the next addition.
+        norm-alone: vLLM's layer for the norm adds no residual.
         norm-shape: the norm is not given one name in a statement of the forward.
         not-adjacent: other statements stand between the sum and its norm.
         operand-read: an operand, which the fused norm overwrites, is read again.
@@ -130,8 +131,9 @@ def check_operands(
             memory must then be free after the sum, also for the caller that gave it.
 
     Raises:
-        Refused: [operands], [operand-read].
+        Refused: [norm-alone], [operands], [operand-read].
     """
+    check_adds(work, norm)
     one, two = value.args
     if roots(work, one) & roots(work, two) or not (is_plain(one) and is_plain(two)):
         raise Refused("operands", "the operands may differ or share memory", where)
@@ -149,12 +151,20 @@ def check_operands(
             raise Refused("operand-read", "the caller may read an operand", where)
 
 
+def check_adds(work: Work, norm: Child) -> None:
+    """vLLM's layer for a norm can add a residual before it.
+
+    Raises:
+        Refused: [norm-alone].
+    """
+    layer = work.norms[norm.kind].row
+    if not layer.adds:
+        raise Refused("norm-alone", f"{layer.layer} adds no residual", norm.call)
+
+
 def norm_width(work: Work, scope: Scope, norm: Child) -> Value | None:
     """The width that a norm is made for, None where its class says it."""
-    name = work.norms[norm.kind][1]["hidden_size"].name
-    init = work.program.module.classes[norm.kind].method("__init__")
-    places = [parameter.name.value for parameter in init.params.params[1:]]
-    made = norm.argument(places.index(name), name)
+    made = work.norms[norm.kind].width(norm)
     return scope.init.values[made] if made is not None else None
 
 

@@ -12,6 +12,7 @@ from transpiler.analyse.evaluate import Flow
 from transpiler.analyse.program import Child, Program, Scope
 from transpiler.analyse.values import Value
 from transpiler.edits import Edits
+from transpiler.fusions.norms import Norm
 from transpiler.refusal import Refused
 from transpiler.tree import children, code, nodes_within, plain_names
 
@@ -83,7 +84,7 @@ class Work:
 
     Attributes:
         program: The analysed program.
-        norms: Norm classes: vLLM layer and constructor parameters by role.
+        norms: Norm classes that a table knows, and torch's own.
         rotaries: Rotary classes that a table serves, with their row.
         applies: Apply functions that a table serves, with their row.
         eager: Attention functions that a table serves, with their row.
@@ -99,7 +100,7 @@ class Work:
     """
 
     program: Program
-    norms: dict[str, tuple[str, dict[str, Value]]]
+    norms: dict[str, Norm]
     rotaries: dict[str, str]
     applies: dict[str, str]
     eager: dict[str, str]

@@ -16,6 +16,7 @@ from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import Value
 from transpiler.edits import Edits
 from transpiler.fusions.add_norm import (
+    check_adds,
     check_operands,
     check_reads,
     layer_input,
@@ -55,6 +56,7 @@ class LayerAddNorm(Fusion):
         extra-use: the layer's input is read by more than its first norm and addition,
             or its output by more than the next layer and the final norm.
         norm-shape: a norm is not given one name in a statement of its forward.
+        norm-alone: vLLM's layer for one of the norms adds no residual.
         loop-shape: the loop does more than call the layer.
         not-first: other statements stand before the layer's first norm.
         not-last: other statements stand between the layer's sum and its return.
@@ -95,6 +97,7 @@ class LayerAddNorm(Fusion):
             raise Refused("extra-use", f"the input is read {len(users)} times", where)
         check_operands(work, scope, value, first, scope.cls.node, is_local=False)
         last, final = self.final_norm(work, model, call)
+        check_adds(work, final)
         if norm_width(work, scope, first) is not norm_width(work, model, final):
             raise Refused("operands", "the final norm is not as wide", final.call)
         around = model.cls.method("forward")

@@ -4,7 +4,6 @@ Classes are lowered callees first, so that a caller knows which parameters are l
 
 Refused when
     child: a module is of a kind that has no lowering.
-    norm-arguments: a norm is made without its width or epsilon.
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from transpiler.analyse.program import Child, Scope
+from transpiler.analyse.program import Scope
 from transpiler.edits import Change, Fate, Statement, statement
 from transpiler.fusions.fusion import LINEAR, Work, forward_of
+from transpiler.fusions.norms import norm_text
 from transpiler.lower.calls import optional_of
 from transpiler.lower.operations import check_kept
 from transpiler.refusal import Refused
@@ -114,7 +114,8 @@ def lower_children(work: Work, scope: Scope) -> None:
         if child.statement in edits.statements or child.many:
             continue
         if child.kind in work.norms:
-            edits.swap(child.statement, "rms norm", [norm_text(work, child)])
+            norm = work.norms[child.kind]
+            edits.swap(child.statement, norm.row.rule, [norm_text(norm, scope, child)])
         elif child.kind in work.signatures:
             edits.replace(child.call, RULE, with_prefix(child.name))
         elif child.kind != LINEAR:
@@ -136,29 +137,6 @@ def with_prefix(name: str) -> Change:
         return call.with_changes(args=[*last, *new.args])
 
     return change
-
-
-def norm_text(work: Work, child: Child) -> str:
-    """The statement that makes vLLM's norm with upstream's width and epsilon."""
-    layer, roles = work.norms[child.kind]
-    init = work.program.module.classes[child.kind].method("__init__")
-    parameters = init.params.params[1:]
-    arguments: list[str] = []
-    for role, value in roles.items():
-        if role.startswith("forward."):
-            continue
-        index, parameter = next(
-            (i, p) for i, p in enumerate(parameters) if p.name.value == value.name
-        )
-        given = child.argument(index, value.name)
-        if given is None:
-            given = parameter.default
-        if given is None:
-            raise Refused("norm-arguments", f"no {value.name}", child.call)
-        arguments.append(
-            code(given) if role == "hidden_size" else f"{role}={code(given)}"
-        )
-    return f"self.{child.name} = {layer}({', '.join(arguments)})"
 
 
 def lower_constructor(

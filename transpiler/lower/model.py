@@ -24,12 +24,12 @@ from transpiler.fusions.fusion import (
     users_of,
 )
 from transpiler.fusions.moved import check_moved
+from transpiler.fusions.norms import norm_text
 from transpiler.lower.classes import (
     Lowered,
     attributes_read,
     lower_children,
     lower_constructor,
-    norm_text,
 )
 from transpiler.lower.loop import RULE, lower_loop
 from transpiler.lower.window import mask_checks
@@ -263,11 +263,12 @@ def last_rank_only(work: Work, scope: Scope, child: Child) -> None:
             part.op == "looped" for part in value.walk()
         ):
             raise Refused("pipeline", f"self.{child.name} is not last", child.call)
+    norm = work.norms[child.kind]
     work.edits_of(scope).swap(
         child.statement,
-        "rms norm",
+        norm.row.rule,
         [
-            f"if get_pp_group().is_last_rank:\n    {norm_text(work, child)}\n"
+            f"if get_pp_group().is_last_rank:\n    {norm_text(norm, scope, child)}\n"
             f"else:\n    self.{child.name} = PPMissingLayer()\n"
         ],
     )

@@ -36,10 +36,8 @@ def write_checkpoint(folder: Path, family: Family, variant: Variant, seed: int) 
 
     write_config(folder, family, variant)
     config = AutoConfig.from_pretrained(folder)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    tensors = {name: random_tensor(name, shape, seed) for name, shape in shapes.items()}
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    tensors = {n: random_like(n, p, seed) for n, p in model.named_parameters()}
     _edit(tensors, variant.tensors, seed)
     save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
 
@@ -61,8 +59,25 @@ def request_of(family: Family, variant: Variant, seed: int) -> Request:
     return Request(prompts, variant.new_tokens)
 
 
-def random_tensor(name: str, shape: tuple[int, ...], seed: int) -> Any:
-    """A float32 tensor for a parameter, from its name, shape and the seed."""
+def random_like(name: str, initial: Any, seed: int) -> Any:
+    """A float32 tensor in the place of a parameter as upstream's constructor makes it.
+
+    A norm's weight that is zero at first is added to one: it is drawn about zero.
+    """
+    return random_tensor(name, tuple(initial.shape), seed, bool(initial.any()))
+
+
+def random_tensor(
+    name: str, shape: tuple[int, ...], seed: int, about_one: bool = True
+) -> Any:
+    """A float32 tensor for a parameter, from its name, shape and the seed.
+
+    Args:
+        name: Its name in the checkpoint.
+        shape: Its shape.
+        seed: What it is drawn from, with its name.
+        about_one: Whether a vector that is no bias is drawn about one, or zero.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
@@ -70,7 +85,7 @@ def random_tensor(name: str, shape: tuple[int, ...], seed: int) -> Any:
     if name.endswith(".bias"):
         return noise * BIAS
     if len(shape) == 1:
-        return 1 + noise * NORM
+        return about_one + noise * NORM
     is_head = name.startswith("lm_head") or name.endswith("embed_tokens.weight")
     gain = HEAD_GAIN if is_head else GAIN
     return noise * gain / shape[-1] ** 0.5

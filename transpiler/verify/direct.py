@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transpiler.verify.checkpoint import random_tensor
+from transpiler.verify.checkpoint import random_like
 from transpiler.verify.reference import reference_attention
 from transpiler.verify.scratch import generated_module, upstream_module
 
@@ -53,12 +53,10 @@ def drawn_tensors(
         seed: What they are drawn from, with name and shape.
         known_as: The name that a parameter is drawn by, where an edit renamed it.
     """
-    import torch
-
-    with upstream_module(stage.model, text) as module, torch.device("meta"):
+    with upstream_module(stage.model, text) as module:
         model = getattr(module, stage.architecture)(upstream_config(stage))
-    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    return {n: random_tensor(known_as(n), shape, seed) for n, shape in shapes.items()}
+    made = model.named_parameters()
+    return {name: random_like(known_as(name), p, seed) for name, p in made}
 
 
 def upstream_logits(stage: Stage, text: str, tensors: Mapping[str, Any]) -> Any:
