@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -23,11 +25,16 @@ from transpiler.emit.registry import REGISTRY, registry_text, stale
 from transpiler.pipeline import Transpiled, transpile_source
 from transpiler.read import Source, find_transformers, read
 from transpiler.refusal import BadInput, Refused
-from transpiler.report import REPORT, line_of, merged
+from transpiler.report import REPORT, Written, line_of, merged, written
 from transpiler.review import diff_lines, explained
 
 GENERATED = Path(__file__).resolve().parent.parent / "generated"
 COMMANDS = frozenset({"transpile", "check", "coverage", "diff", "explain"})
+
+
+class Stopped(Exception):
+    """A refusal as it is printed."""
+
 
 app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, no_args_is_help=False
@@ -52,21 +59,18 @@ def transpile_command(
 ) -> None:
     """Write the generated file of each model, the registry and the report."""
     check_folder(output)
-    done: list[Transpiled] = []
-    for model in models or checked_in(output):
-        transpiled = walked(read(model))
-        target = output / f"{transpiled.source.name}.py"
+    done = all_walked(models or checked_in(output))
+    for made in done:
         if not force:
-            check_unedited(target)
-        done.append(transpiled)
-    for transpiled in done:
-        write(output / f"{transpiled.source.name}.py", transpiled.text)
+            check_unedited(output / f"{made.name}.py")
+    for made in done:
+        write(output / f"{made.name}.py", made.text)
     for path, text in derived(output, report_text(output, done)).items():
         write(path, text)
-    for transpiled in done:
-        console.print(f"{transpiled.source.name}.py", markup=False)
-        for outcome in transpiled.outcomes:
-            console.print(f"  {line_of(transpiled.source, outcome)}", markup=False)
+    for made in done:
+        console.print(f"{made.name}.py", markup=False)
+        for line in made.lines:
+            console.print(f"  {line}", markup=False)
 
 
 @app.command("check")
@@ -74,8 +78,8 @@ def check_command(models: Models = None, output: Output = GENERATED) -> None:
     """Regenerate in memory and compare; show the difference and what repairs it."""
     check_folder(output)
     names = models or checked_in(output)
-    done = [walked(read(name)) for name in names]
-    wanted = {output / f"{t.source.name}.py": t.text for t in done}
+    done = all_walked(names)
+    wanted = {output / f"{made.name}.py": made.text for made in done}
     wanted |= derived(output, report_text(output, done))
     if not models and output == GENERATED:
         wanted[output / COVERAGE] = coverage()
@@ -143,6 +147,21 @@ def check_folder(output: Path) -> None:
         raise BadInput(f"{output} is not a folder")
 
 
+def all_walked(models: list[str]) -> list[Written]:
+    """Transpile models, several on all cores; the first refusal ends the command."""
+    if len(models) == 1:
+        return [walked_in_worker(models[0])]
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        found = pool.map(walked_in_worker, models)
+        hidden = not errors.is_terminal
+        return [*track(found, "models", len(models), console=errors, disable=hidden)]
+
+
+def walked_in_worker(model: str) -> Written:
+    """What is written of one model: a tree does not travel between processes."""
+    return written(walked(read(model)))
+
+
 def walked(source: Source) -> Transpiled:
     """Transpile a source; a refusal ends the command with its location."""
     try:
@@ -150,7 +169,7 @@ def walked(source: Source) -> Transpiled:
     except Refused as refused:
         line = f"{source.where(refused.node)}: {source.name} refused {refused}"
         causes = [f"  {line_of(source, outcome)}" for outcome in refused.causes]
-        fail("\n".join([line, *causes]), 1)
+        raise Stopped("\n".join([line, *causes])) from None
 
 
 def checked_in(folder: Path) -> list[str]:
@@ -162,11 +181,11 @@ def checked_in(folder: Path) -> list[str]:
     )
 
 
-def report_text(folder: Path, done: list[Transpiled]) -> str:
+def report_text(folder: Path, done: list[Written]) -> str:
     """The report with the sections of these models renewed."""
     path = folder / REPORT
     before = path.read_text(encoding="utf-8") if path.is_file() else ""
-    names = {*checked_in(folder), *(t.source.name for t in done)}
+    names = {*checked_in(folder), *(made.name for made in done)}
     return merged(before, done, names)
 
 
@@ -197,6 +216,8 @@ def main() -> None:
         app(arguments)
     except BadInput as bad:
         fail(str(bad), 2)
+    except Stopped as stopped:
+        fail(str(stopped), 1)
 
 
 if __name__ == "__main__":

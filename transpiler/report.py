@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from transpiler.fusions.fusion import Outcome
 from transpiler.pipeline import Transpiled
@@ -15,6 +16,30 @@ TITLE = """# What was fused
 Written by `make transpile`. One section per generated file; a refused fusion leaves
 correct, unfused code.
 """
+
+
+@dataclass(frozen=True)
+class Written:
+    """What is written of one model, and said of it.
+
+    Attributes:
+        name: The model.
+        text: Its generated file.
+        section: Its section of the report.
+        lines: Its fusions, applied and refused.
+    """
+
+    name: str
+    text: str
+    section: str
+    lines: tuple[str, ...]
+
+
+def written(transpiled: Transpiled) -> Written:
+    """What is to be written of a model that was walked."""
+    source = transpiled.source
+    lines = tuple(line_of(source, outcome) for outcome in transpiled.outcomes)
+    return Written(source.name, transpiled.text, section_of(transpiled), lines)
 
 
 def line_of(source: Source, outcome: Outcome) -> str:
@@ -45,7 +70,7 @@ def state(source: Source, outcome: Outcome) -> str:
     return f"refused [{outcome.code}] at {source.where(outcome.node)}: {outcome.detail}"
 
 
-def merged(report: str, sections: Iterable[Transpiled], names: Iterable[str]) -> str:
+def merged(report: str, sections: Iterable[Written], names: Iterable[str]) -> str:
     """A report in which these models' sections are replaced.
 
     Args:
@@ -55,6 +80,6 @@ def merged(report: str, sections: Iterable[Transpiled], names: Iterable[str]) ->
     """
     parts = re.split(r"^(?=## )", report, flags=re.MULTILINE)[1:]
     found = {part.splitlines()[0][3:].strip(): part.strip() + "\n" for part in parts}
-    found |= {t.source.name: section_of(t) for t in sections}
+    found |= {made.name: made.section for made in sections}
     kept = [found[name] for name in sorted(names) if name in found]
     return "\n".join([TITLE, *kept])
