@@ -12,10 +12,11 @@ import pytest
 
 from transpiler.verify.conditions import CONDITIONS, Verdict, try_condition
 from transpiler.verify.families import FAMILIES
+from transpiler.verify.family import Family
 from transpiler.verify.isolate import import_once
 from transpiler.verify.run import Plan
 from transpiler.verify.trial import Condition
-from transpiler.verify.variants import Family, Variant
+from transpiler.verify.variants import Variant
 
 pytestmark = pytest.mark.engine
 GENERATED = Path(__file__).resolve().parents[1] / "generated"

@@ -11,6 +11,7 @@ import pytest
 from transpiler.verify.checkpoint import request_of, write_checkpoint
 from transpiler.verify.engine import EngineOptions, Implementation, Kind
 from transpiler.verify.families import FAMILIES
+from transpiler.verify.family import Family
 from transpiler.verify.isolate import Finished, import_once, in_child
 from transpiler.verify.operations import (
     Kernels,
@@ -18,7 +19,7 @@ from transpiler.verify.operations import (
     count_kernels,
     count_operations,
 )
-from transpiler.verify.variants import Family, Variant
+from transpiler.verify.variants import Variant
 
 pytestmark = pytest.mark.engine
 

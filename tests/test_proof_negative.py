@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from transpiler.verify.families import FAMILIES
-from transpiler.verify.variants import Family
+from transpiler.verify.family import Family
 
 GENERATED = Path(__file__).resolve().parents[1] / "generated"
 TEN_BARS = 1e-3
@@ -80,17 +80,17 @@ class Break:
 WINDOWED = ("qwen2", "qwen3")
 BIAS_UNUSED = with_argument("QKVParallelLinear", "skip_bias_add", "True")
 BREAKS = (
-    Break("bias-dropped", "attention-bias", BIAS_UNUSED, ("llama", "qwen3")),
+    Break("bias-dropped", "attention-bias-on", BIAS_UNUSED, ("llama", "qwen3")),
     Break("bias-dropped", "default", BIAS_UNUSED, ("qwen2",)),
     Break(
         "mlp-bias-dropped",
-        "mlp-bias",
+        "mlp-bias-on",
         with_argument("MergedColumnParallelLinear", "skip_bias_add", "True"),
         ("llama",),
     ),
     Break("q-and-k-swapped", "mha", swapped(r'qkv_proj",\s*', '"q"', '"k"')),
     Break("gate-and-up-swapped", "default", swapped(r'gate_up_proj",\s*', "0", "1")),
-    Break("eps-changed", "eps", replaced(r"config\.rms_norm_eps", "1e-6")),
+    Break("eps-changed", "rms-norm-eps", replaced(r"config\.rms_norm_eps", "1e-6")),
     Break(
         "rope-style-flipped",
         "default",

@@ -13,10 +13,11 @@ import pytest
 from transpiler.verify.checkpoint import request_of, write_checkpoint
 from transpiler.verify.engine import EngineOptions, Implementation, Kind
 from transpiler.verify.families import FAMILIES
+from transpiler.verify.family import Family
 from transpiler.verify.isolate import Failure, Finished, import_once, in_child
-from transpiler.verify.ranks import Split, run_ranks
+from transpiler.verify.ranks import run_ranks
 from transpiler.verify.run import find_name
-from transpiler.verify.variants import Family, Variant
+from transpiler.verify.variants import Split, Variant
 
 pytestmark = pytest.mark.engine
 TRIED = [family for family in FAMILIES if family.name in ("llama", "qwen3")]

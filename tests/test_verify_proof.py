@@ -28,6 +28,7 @@ def test_entry_says_what_was_proven_of_which_bytes(tmp_path):
                 "sha256": hashlib.sha256(b"text\n").hexdigest(),
                 "equal": ["default", "tied"],
                 "raises": {"not-causal": "is_causal"},
+                "upstream_fails": [],
                 "pending": [],
             }
         },

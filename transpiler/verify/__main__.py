@@ -17,7 +17,8 @@ from transpiler.emit.families import with_families
 from transpiler.emit.files import write
 from transpiler.emit.registry import REGISTRY, registry_text
 from transpiler.verify.families import FAMILIES
-from transpiler.verify.variants import Family, UnknownNameError, Variant, require_known
+from transpiler.verify.family import Family
+from transpiler.verify.variants import UnknownNameError, Variant, require_known
 
 if TYPE_CHECKING:
     from transpiler.verify.run import Plan, Result
@@ -157,9 +158,13 @@ def _record(
         remove(GENERATED, file, version)
         console.print(f"{file} is not proven: no entry in generated/PROOF.json")
     elif variants == family.variants:
-        equal = tuple(r.variant.name for r in results if not r.named)
+        fails = tuple(r.variant.name for r in results if r.upstream_fails)
+        equal = tuple(
+            r.variant.name for r in results if not r.named and not r.upstream_fails
+        )
         raises = {r.variant.name: r.named for r in results if r.named}
-        record(GENERATED, file, Proven(family.architecture, equal, raises), version)
+        proven = Proven(family.architecture, equal, raises, fails)
+        record(GENERATED, file, proven, version)
         console.print(f"{file} is proven: generated/PROOF.json")
     _derive()
 

@@ -18,10 +18,11 @@ from rich.table import Table
 from transpiler.verify.checkpoint import request_of, write_checkpoint
 from transpiler.verify.engine import EngineOptions, Implementation, Kind
 from transpiler.verify.families import FAMILIES
+from transpiler.verify.family import Family
 from transpiler.verify.isolate import Failure, Finished, import_once, in_child
 from transpiler.verify.operations import Operations, count_operations
 from transpiler.verify.speed import VOCABULARY, Speed, measure_rounds, median_of
-from transpiler.verify.variants import Family, UnknownNameError, Variant, require_known
+from transpiler.verify.variants import UnknownNameError, Variant, require_known
 
 # Large enough for a step to be more than Python, small enough for a dozen engines.
 SIZES = {

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transpiler.verify.family import Family
 from transpiler.verify.outputs import Request
-from transpiler.verify.variants import Family, Head, Tensors, Variant
+from transpiler.verify.variants import Head, Pick, Tensors, Variant
 
 # Standard deviations. A matrix multiplies its input's scale by GAIN; the head's gives
 # logits a spread of about 3, far from uniform and not yet one token with all the mass.
@@ -25,10 +29,50 @@ BIAS = 0.5
 NORM = 0.3
 
 
-def write_checkpoint(folder: Path, family: Family, variant: Variant, seed: int) -> None:
+@dataclass(frozen=True)
+class Parameters:
+    """The parameters of an upstream class.
+
+    Attributes:
+        shapes: Their shapes by name, each once.
+        embedding: Name of the token embedding's.
+        head: Name of the head's.
+        zero: Names of those that are all zero at first: weights that one is added to.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    embedding: str
+    head: str
+    zero: frozenset[str]
+
+    def drawn(self, name: str, seed: int, known_as: str = "") -> Any:
+        """A float32 tensor for one, from the name it is known as, shape and seed."""
+        gain = HEAD_GAIN if name in (self.embedding, self.head) else GAIN
+        mean = 0.0 if name in self.zero else 1.0
+        return random_tensor(known_as or name, self.shapes[name], seed, gain, mean)
+
+
+def parameters_of(model: Any) -> Parameters:
+    """The parameters of a model as Transformers' constructor makes it."""
+    names = {id(module): name for name, module in model.named_modules()}
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    return Parameters(
+        {name: tuple(p.shape) for name, p in model.named_parameters()},
+        f"{names[id(embedding)]}.weight",
+        f"{names[id(head)]}.weight",
+        frozenset(name for name, p in model.named_parameters() if not p.any()),
+    )
+
+
+def write_checkpoint(
+    folder: Path, family: Family, variant: Variant, seed: int
+) -> tuple[str, ...]:
     """Write `config.json` and `model.safetensors` of a variant into `folder`.
 
     The same seed gives the same tensors whatever the other variants are.
+
+    Returns:
+        Names of the tensors that the variant changed.
     """
     import torch
     from safetensors.torch import save_file
@@ -36,10 +80,11 @@ def write_checkpoint(folder: Path, family: Family, variant: Variant, seed: int) 
 
     write_config(folder, family, variant)
     config = AutoConfig.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    tensors = {n: random_like(n, p, seed) for n, p in model.named_parameters()}
-    _edit(tensors, variant.tensors, seed)
+    known = parameters_of(AutoModelForCausalLM.from_config(config, dtype=torch.float32))
+    tensors = {name: known.drawn(name, seed) for name in known.shapes}
+    changed = edited(tensors, known, variant.tensors, seed)
     save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    return changed
 
 
 def write_config(folder: Path, family: Family, variant: Variant) -> None:
@@ -59,24 +104,21 @@ def request_of(family: Family, variant: Variant, seed: int) -> Request:
     return Request(prompts, variant.new_tokens)
 
 
-def random_like(name: str, initial: Any, seed: int) -> Any:
-    """A float32 tensor in the place of a parameter as upstream's constructor makes it.
-
-    A norm's weight that is zero at first is added to one: it is drawn about zero.
-    """
-    return random_tensor(name, tuple(initial.shape), seed, bool(initial.any()))
-
-
 def random_tensor(
-    name: str, shape: tuple[int, ...], seed: int, about_one: bool = True
+    name: str,
+    shape: tuple[int, ...],
+    seed: int,
+    gain: float = GAIN,
+    mean: float = 1.0,
 ) -> Any:
-    """A float32 tensor for a parameter, from its name, shape and the seed.
+    """A float32 tensor for a parameter.
 
     Args:
-        name: Its name in the checkpoint.
+        name: Its name in the checkpoint; one that ends in `.bias` is drawn about zero.
         shape: Its shape.
         seed: What it is drawn from, with its name.
-        about_one: Whether a vector that is no bias is drawn about one, or zero.
+        gain: What a matrix multiplies its input's scale by.
+        mean: What the elements of another vector are drawn about.
     """
     import torch
 
@@ -85,25 +127,64 @@ def random_tensor(
     if name.endswith(".bias"):
         return noise * BIAS
     if len(shape) == 1:
-        return about_one + noise * NORM
-    is_head = name.startswith("lm_head") or name.endswith("embed_tokens.weight")
-    gain = HEAD_GAIN if is_head else GAIN
+        return mean + noise * NORM
     return noise * gain / shape[-1] ** 0.5
 
 
-def _edit(tensors: dict[str, Any], edits: Tensors, seed: int) -> None:
-    """Change what the checkpoint holds as a variant asks."""
-    head = "lm_head.weight"
-    (embedding,) = (name for name in tensors if name.endswith("embed_tokens.weight"))
+def edited(
+    tensors: dict[str, Any], known: Parameters, edits: Tensors, seed: int
+) -> tuple[str, ...]:
+    """Change what the checkpoint holds as a variant asks; names of what was changed."""
+    head, shape = known.head, known.shapes[known.embedding]
     if edits.head is Head.ABSENT:
         tensors.pop(head, None)
     elif edits.head is Head.COPY:
-        tensors[head] = tensors[embedding].clone()
+        tensors[head] = tensors[known.embedding].clone()
     elif edits.head is Head.DIFFERENT:
-        tensors[head] = random_tensor(head, tuple(tensors[embedding].shape), seed)
+        tensors[head] = random_tensor(head, shape, seed, HEAD_GAIN)
+    changed = []
     for name, shape in edits.added.items():
-        tensors[name] = random_tensor(name, shape, seed)
-    for old, new in edits.renamed.items():
-        tensors[new] = tensors.pop(old)
-    for name in edits.dropped:
-        del tensors[name]
+        changed.append(name.format(layer=layer_of(known)))
+        tensors[changed[-1]] = random_tensor(changed[-1], shape, seed)
+    if edits.biased is not None:
+        weight = picked(known, edits.biased)
+        name = weight.removesuffix("weight") + "bias"
+        if name in tensors:
+            weight = known.embedding
+            name = weight.removesuffix("weight") + "bias"
+        changed.append(name)
+        tensors[name] = random_tensor(name, known.shapes[weight][:1], seed)
+    if edits.renamed is not None:
+        name = picked(known, edits.renamed)
+        changed.append(name.replace(".weight", "_other.weight"))
+        tensors[changed[-1]] = tensors.pop(name)
+    if edits.dropped is not None:
+        changed.append(picked(known, edits.dropped))
+        del tensors[changed[-1]]
+    return tuple(changed)
+
+
+def layer_of(known: Parameters) -> str:
+    """The second layer's name."""
+    found = (re.match(r"(.*?\.1)\.", name) for name in known.shapes)
+    return next(match[1] for match in found if match)
+
+
+def picked(known: Parameters, pick: Pick) -> str:
+    """The name of a parameter by its place."""
+    layer = layer_of(known)
+    own = [name for name in known.shapes if name.startswith(f"{layer}.")]
+    matrices = [name for name in own if len(known.shapes[name]) > 1]
+    biases = [name for name in own if name.endswith(".bias")]
+    vectors = [name for name in own if name not in (*matrices, *biases)]
+    rest = [name for name in known.shapes if name != known.head]
+    return {
+        Pick.FIRST: matrices[0],
+        Pick.SECOND: matrices[1],
+        Pick.PENULTIMATE: matrices[-2],
+        Pick.LAST: matrices[-1],
+        Pick.BIAS: [*biases, matrices[0]][0],
+        Pick.NORM: [matrices[0], *vectors][-1],
+        Pick.FINAL: rest[-1],
+        Pick.HEAD: known.head,
+    }[pick]

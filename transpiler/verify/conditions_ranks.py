@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from transpiler.verify.ranks import RANKS, Split, run_ranks
+from transpiler.verify.ranks import RANKS, run_ranks
 from transpiler.verify.trial import Condition, Evidence, Trial
-from transpiler.verify.variants import Variant
+from transpiler.verify.variants import Split, Variant
 
 ONE_KV_HEAD = Variant("mqa", {"num_key_value_heads": 1})
 TIED = Variant("tied", {"tie_word_embeddings": True})

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transpiler.verify.checkpoint import random_like
+from transpiler.verify.checkpoint import parameters_of
 from transpiler.verify.reference import reference_attention
 from transpiler.verify.scratch import generated_module, upstream_module
 
@@ -55,8 +55,8 @@ def drawn_tensors(
     """
     with upstream_module(stage.model, text) as module:
         model = getattr(module, stage.architecture)(upstream_config(stage))
-    made = model.named_parameters()
-    return {name: random_like(known_as(name), p, seed) for name, p in made}
+    known = parameters_of(model)
+    return {name: known.drawn(name, seed, known_as(name)) for name in known.shapes}
 
 
 def upstream_logits(stage: Stage, text: str, tensors: Mapping[str, Any]) -> Any:

@@ -26,10 +26,9 @@ from transpiler.verify.direct import (
     generated_logits,
     upstream_logits,
 )
-from transpiler.verify.families import TELLING
+from transpiler.verify.family import Family
 from transpiler.verify.mutate import MUTATIONS
 from transpiler.verify.mutate.draft import Draft, NoPlace
-from transpiler.verify.variants import Family
 
 # What stands for "the numbers are others": ten bars, as for the negative proof.
 CHANGED = 10 * BAR
@@ -121,7 +120,7 @@ class Judge:
         """The unedited file of a model."""
         if model not in self.bases:
             (family,) = (f for f in self.families if f.name == model)
-            variant = TELLING[model]
+            variant = family.telling
             folder = self.folder / model
             folder.mkdir()
             write_config(folder, family, variant)

@@ -23,12 +23,14 @@ class Proven:
     """What a full passing run showed of one generated file.
 
     `equal` are variant names; `raises` maps variant names to the config field or tensor
-    that the `ValueError` names; `pending` are variants not run.
+    that the `ValueError` names; `fails` are those that upstream itself does not run;
+    `pending` are variants not run.
     """
 
     architecture: str
     equal: tuple[str, ...]
     raises: Mapping[str, str] = field(default_factory=dict)
+    fails: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
 
 
@@ -49,6 +51,7 @@ def record(generated: Path, file: str, proven: Proven, transformers: str) -> Non
         "sha256": hashlib.sha256(content).hexdigest(),
         "equal": sorted(proven.equal),
         "raises": dict(proven.raises),
+        "upstream_fails": sorted(proven.fails),
         "pending": sorted(proven.pending),
     }
     _write(generated, files, transformers)

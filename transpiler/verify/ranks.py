@@ -13,21 +13,14 @@ import os
 import signal
 import socket
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from transpiler.verify.engine import EngineOptions, Implementation, generate, start
 from transpiler.verify.outputs import Answer, Request
+from transpiler.verify.variants import Split
 
 RANKS = 2
-
-
-class Split(Enum):
-    """What the ranks share out."""
-
-    TENSORS = "tensor_parallel_size"
-    LAYERS = "pipeline_parallel_size"
 
 
 def run_ranks(

@@ -17,10 +17,12 @@ from transpiler.verify.engine import (
     generate,
     start,
 )
+from transpiler.verify.family import Family
 from transpiler.verify.isolate import Failure, find_name, in_child
 from transpiler.verify.oracle import consult
 from transpiler.verify.outputs import Answer, Reference, Request
-from transpiler.verify.variants import Family, Outcome, Variant
+from transpiler.verify.ranks import run_ranks
+from transpiler.verify.variants import Outcome, Split, Variant
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Result:
             it gave none, or None where it was not asked.
         seconds: wall time of the variant without the backend.
         backend_seconds: wall time of the backend.
+        upstream_fails: whether upstream itself cannot be made, or does not run.
     """
 
     variant: Variant
@@ -62,6 +65,7 @@ class Result:
     backend: Comparison | str | None = None
     seconds: float = 0.0
     backend_seconds: float = 0.0
+    upstream_fails: bool = False
 
 
 def prove_variant(plan: Plan, variant: Variant) -> Result:
@@ -104,17 +108,25 @@ def _judge(plan: Plan, variant: Variant, checkpoint: Path) -> Result | _Compared
     """Return a comparison where the class ran, else the whole result."""
     writing = partial(write_checkpoint, checkpoint, plan.family, variant, plan.seed)
     written = in_child(writing, plan.timeout)
+    fails = variant.expected.outcome is Outcome.UPSTREAM_FAILS
     if isinstance(written, Failure):
-        return _failed(variant, f"checkpoint: {written.last_line()}")
-    if variant.expected.outcome is not Outcome.EQUAL:
-        refusal = _judge_start(plan, variant, checkpoint)
+        detail = f"checkpoint: {written.last_line()}"
+        return Result(variant, fails, detail=detail, upstream_fails=True)
+    if variant.expected.outcome in (Outcome.RAISES, Outcome.EITHER):
+        names = (*variant.expected.names, *written.value)
+        refusal = _judge_start(plan, variant, checkpoint, names)
         if refusal is not None:
             return refusal
     return _judge_numbers(plan, variant, checkpoint)
 
 
-def _judge_start(plan: Plan, variant: Variant, checkpoint: Path) -> Result | None:
-    """Return the result of an engine start, or None if it started and may."""
+def _judge_start(
+    plan: Plan, variant: Variant, checkpoint: Path, names: tuple[str, ...]
+) -> Result | None:
+    """Return the result of an engine start, or None if it started and may.
+
+    `names` are the fields and tensors of which an error must name one.
+    """
     options = EngineOptions(variant.max_model_len)
     implementation = _implementation(plan)
 
@@ -123,10 +135,10 @@ def _judge_start(plan: Plan, variant: Variant, checkpoint: Path) -> Result | Non
 
     started = in_child(starting, plan.timeout)
     if isinstance(started, Failure):
-        named = find_name(started, variant.expected.names)
+        named = find_name(started, names)
         if named:
             return Result(variant, True, named=named)
-        wanted = " or ".join(variant.expected.names)
+        wanted = " or ".join(names)
         return _failed(variant, f"no ValueError names {wanted}: {started.last_line()}")
     if variant.expected.outcome is Outcome.RAISES:
         return _failed(variant, "started, where it must raise a ValueError")
@@ -138,14 +150,23 @@ def _judge_numbers(
 ) -> Result | _Compared:
     request = request_of(plan.family, variant, plan.seed)
     reference = in_child(partial(consult, checkpoint, request), plan.timeout)
+    fails = variant.expected.outcome is Outcome.UPSTREAM_FAILS
     if isinstance(reference, Failure):
-        return _failed(variant, f"upstream: {reference.last_line()}")
+        detail = f"upstream: {reference.last_line()}"
+        return Result(variant, fails, detail=detail, upstream_fails=True)
+    if fails:
+        return _failed(variant, "upstream runs, where it must fail")
     options = EngineOptions(variant.max_model_len)
-    running = partial(run_class, checkpoint, request, _implementation(plan), options)
+    asked = (checkpoint, request, _implementation(plan), options)
+    running = partial(run_class, *asked)
+    if variant.split is not None:
+        running = partial(run_ranks, *asked, variant.split)
     answers = in_child(running, plan.timeout)
     if isinstance(answers, Failure):
         return _failed(variant, answers.last_line())
-    comparison = compare(reference.value, answers.value)
+    # The first pipeline rank has no log-probabilities of the prompt.
+    whole = variant.split is not Split.LAYERS
+    comparison = compare(reference.value, answers.value, prompt_positions=whole)
     return _Compared(reference.value, comparison)
 
 
@@ -153,7 +174,7 @@ def _run_backend(
     plan: Plan, variant: Variant, checkpoint: Path, reference: Reference
 ) -> Comparison | str | None:
     """Run the Transformers backend on the same checkpoint, if asked for."""
-    if not plan.with_backend:
+    if not plan.with_backend or variant.split is not None:
         return None
     request = request_of(plan.family, variant, plan.seed)
     options = EngineOptions(variant.max_model_len)

@@ -31,7 +31,7 @@ def table_of(title: str, results: list[Result]) -> Table:
 def find_notes(results: list[Result]) -> Iterator[str]:
     """Yield one line for each variant that failed and each backend that did not run."""
     for result in results:
-        if not result.passed:
+        if result.detail:
             yield f"{result.variant.name}: {result.detail}"
         if isinstance(result.backend, str):
             yield f"{result.variant.name}: backend: {result.backend}"
@@ -66,6 +66,8 @@ def _verdict(result: Result) -> str:
         return "failed"
     if result.named:
         return f"raises: {result.named}"
+    if result.upstream_fails:
+        return "upstream fails"
     comparison = result.comparison
     if comparison is not None and comparison.bar > BAR:
         return f"equal, bar {comparison.bar:.2e}"

@@ -1,4 +1,4 @@
-"""What is proven: families of models, variants of their configs, expected outcomes."""
+"""What is proven: variants of a family's config, and their expected outcomes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ class Outcome(Enum):
     EQUAL = "equal"
     RAISES = "raises"
     EITHER = "either"
+    UPSTREAM_FAILS = "upstream fails"
 
 
 class Head(Enum):
@@ -26,16 +27,27 @@ class Head(Enum):
     DIFFERENT = "different from the embedding"
 
 
+class Split(Enum):
+    """What two ranks share out."""
+
+    TENSORS = "tensor_parallel_size"
+    LAYERS = "pipeline_parallel_size"
+
+
 @dataclass(frozen=True)
 class Expected:
     """The outcome a variant must have.
 
-    `names` are the config fields or tensors of which a `ValueError` must name one;
-    empty where the outcome is `EQUAL`.
+    `names` are the config fields of which a `ValueError` must name one; empty where
+    the outcome is `EQUAL`, or the tensor that the variant changes must be named.
     """
 
     outcome: Outcome = Outcome.EQUAL
     names: tuple[str, ...] = ()
+
+
+# Upstream itself cannot be made from the config, or does not run.
+UPSTREAM_FAILS = Expected(Outcome.UPSTREAM_FAILS)
 
 
 def raises(*names: str) -> Expected:
@@ -48,17 +60,38 @@ def equal_or_raises(*names: str) -> Expected:
     return Expected(Outcome.EITHER, names)
 
 
+class Pick(Enum):
+    """A tensor of the second layer, or beside the layers, by its place."""
+
+    FIRST = "the layer's first matrix"
+    SECOND = "its second"
+    PENULTIMATE = "its last but one"
+    LAST = "its last matrix"
+    BIAS = "its first bias, or its first matrix"
+    NORM = "its last vector that is no bias, or its first matrix"
+    FINAL = "the last tensor before the head"
+    HEAD = "the head"
+
+
 @dataclass(frozen=True)
 class Tensors:
     """How the checkpoint's tensors differ from those upstream would save.
 
-    `added` maps new tensor names to shapes, `renamed` old names to new ones.
+    Attributes:
+        head: What stands under the head's name.
+        dropped: A tensor that is left out.
+        renamed: A tensor that has another name.
+        biased: A tensor whose module, or the embedding where that has a bias, gets a
+            bias that upstream does not know.
+        added: Names and shapes of further tensors, `{layer}` standing for the second
+            layer's.
     """
 
     head: Head = Head.AS_SAVED
+    dropped: Pick | None = None
+    renamed: Pick | None = None
+    biased: Pick | None = None
     added: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    dropped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,7 +99,8 @@ class Variant:
     """One config of a family, its checkpoint, its prompts and its expected outcome.
 
     `config` overrides keys of the family's `config.json`; `absent` removes some.
-    `prompt_lengths` are in tokens; every prompt is continued by `new_tokens`.
+    `prompt_lengths` are in tokens; every prompt is continued by `new_tokens`. With a
+    `split` the engine runs on two ranks.
     """
 
     name: str
@@ -77,36 +111,7 @@ class Variant:
     new_tokens: int = 10
     max_model_len: int = 128
     expected: Expected = field(default_factory=Expected)
-
-
-@dataclass(frozen=True)
-class Family:
-    """A model as `transpile` names it, its smallest sensible config and its variants.
-
-    `config` holds `model_type` and every size; `architecture` is the class name both
-    upstream and in the generated file.
-    """
-
-    name: str
-    architecture: str
-    config: Mapping[str, Any]
-    variants: tuple[Variant, ...]
-
-    def find_variants(self, names: tuple[str, ...]) -> tuple[Variant, ...]:
-        """Return the variants called `names` in the family's order, or all for none.
-
-        Raises:
-            UnknownNameError: a name is no variant of this family.
-        """
-        known = [variant.name for variant in self.variants]
-        for name in names:
-            require_known(f"{self.name} variant", name, known)
-        return tuple(v for v in self.variants if not names or v.name in names)
-
-    def config_json(self, variant: Variant) -> dict[str, Any]:
-        """Return what the `config.json` of this variant's checkpoint holds."""
-        merged = {"architectures": [self.architecture], **self.config, **variant.config}
-        return {key: merged[key] for key in merged if key not in variant.absent}
+    split: Split | None = None
 
 
 class UnknownNameError(LookupError):

@@ -194,4 +194,22 @@ STRAYS = (
     ),
 )
 
-ROPES = (*SPELLINGS, *SCALED, *DYNAMICS, *LONGROPES, *STRAYS)
+ALL = {v.name: v for v in (*SPELLINGS, *SCALED, *DYNAMICS, *LONGROPES, *STRAYS)}
+# One of each type, for every family; what is stray, and what vLLM's differs in.
+ROPES = tuple(
+    ALL[name]
+    for name in (
+        "rope-theta",
+        "rope-linear",
+        "rope-llama3",
+        "rope-yarn",
+        "rope-dynamic",
+        "rope-dynamic-past-trained",
+        "rope-longrope-short",
+        "rope-longrope-long",
+        "stray-rope-keys",
+        "rope-proportional",
+    )
+)
+# The rest tries the code that all share in `runtime/`.
+FURTHER_ROPES = tuple(variant for variant in ALL.values() if variant not in ROPES)
