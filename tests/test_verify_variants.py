@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from transpiler.verify.families import FAMILIES
+from transpiler.verify.fields import config_reads
 from transpiler.verify.variants import Outcome, Tensors, UnknownNameError
 
 # Fields that upstream's classes read and no variant changes, each with its reason.
 UNVARIED = {
     "attention_dropout": "serving: not training",
 }
+GENERATED = Path(__file__).resolve().parents[1] / "generated"
 ONE = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 
 
@@ -74,3 +78,29 @@ def test_absent_keys_are_left_out_and_overrides_win():
     (variant,) = family.find_variants(("rms-norm-eps",))
     assert family.config_json(variant)["rms_norm_eps"] == 1e-2
     assert family.config_json(variant)["architectures"] == [family.architecture]
+
+
+# Fields that upstream reads and a generated file does not, each with its reason.
+READ_ELSEWHERE = {
+    "attention_dropout": "serving: not training",
+    "max_position_embeddings": "read by rope_arguments",
+    "max_window_layers": "the configuration derives layer_types from it",
+    "pad_token_id": "the embedding's row is what the checkpoint says",
+    "rope_parameters": "read by rope_arguments",
+    "use_sliding_window": "the configuration derives sliding_window from it",
+}
+
+
+@ONE
+def test_every_field_upstream_reads_is_read_by_the_generated_file(family):
+    text = (GENERATED / f"{family.name}.py").read_text()
+    found = set(config_reads(ast.parse(text)))
+    assert sorted(family.read - found - set(READ_ELSEWHERE)) == []
+
+
+def test_every_such_reason_is_needed():
+    missing: set[str] = set()
+    for family in FAMILIES:
+        text = (GENERATED / f"{family.name}.py").read_text()
+        missing |= family.read - set(config_reads(ast.parse(text)))
+    assert sorted(set(READ_ELSEWHERE) - missing) == []

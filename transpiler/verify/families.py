@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from transpiler.verify.family import Family
 from transpiler.verify.found import PROMPTS, WINDOWED
-from transpiler.verify.variants import UPSTREAM_FAILS, Variant, equal_or_raises
+from transpiler.verify.variants import Variant, equal_or_raises
 from transpiler.verify.variants_rope import FURTHER_ROPES
 
 # Upstream's AutoConfig makes another family of it, whose layers alternate.
@@ -39,12 +39,7 @@ FURTHER = (
 )
 
 FAMILIES: tuple[Family, ...] = (
-    Family(
-        "llama",
-        "LlamaForCausalLM",
-        extra=(*FURTHER, *BIASES),
-        expected={"heads-do-not-divide": UPSTREAM_FAILS},
-    ),
+    Family("llama", "LlamaForCausalLM", extra=(*FURTHER, *BIASES)),
     Family("mistral", "MistralForCausalLM", extra=FURTHER, expected=ANOTHER_FAMILY),
     Family(
         "qwen2",

@@ -7,8 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from transpiler.verify.fields import Field, attribute_map, fields_of, fields_read
-from transpiler.verify.found import SIZES, find_variants
+from transpiler.verify.fields import (
+    Field,
+    attribute_map,
+    fields_of,
+    fields_read,
+    is_validated,
+)
+from transpiler.verify.found import SIZES, Ground, find_variants
 from transpiler.verify.variants import Expected, Outcome, Variant, require_known
 
 
@@ -70,7 +76,9 @@ class Family:
         Raises:
             UnknownNameError: `expected` names none of them.
         """
-        found = [*find_variants(self.config, self.fields, self.read), *self.extra]
+        validated = is_validated(self.name, self.model_type)
+        ground = Ground(self.config, self.fields, self.read, validated)
+        found = [*find_variants(ground), *self.extra]
         for name in self.expected:
             require_known(f"{self.name} variant", name, [v.name for v in found])
         return tuple(

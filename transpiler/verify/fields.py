@@ -145,3 +145,12 @@ def attribute_map(model: str, model_type: str) -> dict[str, str]:
         and ast.unparse(line.targets[0]) == "attribute_map"
     ]
     return dict(ast.literal_eval(said[0])) if said else {}
+
+
+def is_validated(model: str, model_type: str) -> bool:
+    """Whether a configuration class refuses sizes that do not fit each other."""
+    return any(
+        isinstance(line, ast.FunctionDef) and line.name == "validate_architecture"
+        for owner in configurations(model, model_type)
+        for line in owner.body
+    )
