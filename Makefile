@@ -12,8 +12,8 @@ PIP := -m pip install -qq --disable-pip-version-check
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help transpile check coverage diff explain verify conditions fuzz bench \
-	compat test test-fast lint format clean
+.PHONY: help transpile check coverage diff explain verify conditions fuzz \
+	operations bench compat test test-fast lint format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ N = 1000
 SEED = 0
 fuzz: .venv-test/.ready ## N= mutants of modeling files against what is made of them
 	@$(FULL) -m transpiler.verify.fuzz $(MODEL) --number $(N) --seed $(SEED)
+
+operations: .venv-test/.ready ## operations of a decode step beside vLLM's own and the backend
+	@$(FULL) -m transpiler.verify.counts $(MODEL)
 
 bench: .venv-test/.ready ## generated, vLLM's own class and the Transformers backend timed
 	@$(FULL) -m transpiler.verify.bench $(MODEL)
