@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from transpiler.read import UPSTREAM_VERSION
 from transpiler.refusal import BadInput
@@ -12,6 +15,7 @@ from transpiler.refusal import BadInput
 VLLM = ("0.32", "0.34")
 PROOF = "PROOF.json"
 REGISTRY = "registry.py"
+PACKAGE = "transpiler.runtime"
 RUNTIME = Path(__file__).parents[1] / "runtime"
 
 TEMPLATE = '''# Written by `make transpile` and `make verify`. Do not edit.
@@ -43,48 +47,77 @@ def registry_text(folder: Path) -> str:
 
 def proven(folder: Path) -> dict[str, str]:
     """Model name -> architecture of every file whose bytes were proven."""
+    return {
+        Path(file).stem: entry["architecture"]
+        for file, entry in entries(folder).items()
+        if not entry["pending"] and is_current(folder / file, entry)
+    }
+
+
+def stale(folder: Path) -> list[str]:
+    """Names of files in the proof that have changed since, alone or by `runtime/`."""
+    found = entries(folder).items()
+    return sorted(file for file, entry in found if not is_current(folder / file, entry))
+
+
+def entries(folder: Path) -> dict[str, Any]:
+    """What the proof says of each file, nothing where it is of another Transformers.
+
+    Raises:
+        BadInput: The proof is not readable.
+    """
     path = folder / PROOF
     if not path.is_file():
         return {}
     try:
         proof = json.loads(path.read_text(encoding="utf-8"))
-        if not is_current(proof):
+        if proof["transformers"] != UPSTREAM_VERSION:
             return {}
-        return {
-            Path(file).stem: entry["architecture"]
-            for file, entry in proof["files"].items()
-            if not entry["pending"] and digest_of(folder / file) == entry["sha256"]
-        }
-    except (ValueError, KeyError, TypeError) as error:
+        return {f: {"pending": [], **entry} for f, entry in proof["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"{path} is not a proof record: {error}") from None
 
 
-def is_current(proof: dict[str, object]) -> bool:
-    """Whether a proof is of this Transformers version and this `runtime/`."""
-    ours = (UPSTREAM_VERSION, runtime_digest())
-    return (proof["transformers"], proof.get("runtime")) == ours
+def is_current(file: Path, entry: Mapping[str, Any]) -> bool:
+    """Whether a file, and what it imports of `runtime/`, is what was proven."""
+    said = {key: entry.get(key) for key in ("sha256", "runtime")}
+    return file.is_file() and digests_of(file) == said
 
 
-def stale(folder: Path) -> list[str]:
-    """Names of files in the proof that have changed since, alone or by `runtime/`."""
-    path = folder / PROOF
-    if not path.is_file():
-        return []
-    proof = json.loads(path.read_text(encoding="utf-8"))
-    files = proof["files"]
-    if not is_current(proof):
-        return sorted(files)
-    return sorted(f for f, e in files.items() if digest_of(folder / f) != e["sha256"])
+def digests_of(file: Path) -> dict[str, str]:
+    """Digests of a file's bytes, and of the parts of `runtime/` that it imports."""
+    content = file.read_bytes()
+    runtime = hashlib.sha256()
+    for part in runtime_parts(content.decode("utf-8")):
+        runtime.update(part.read_bytes())
+    return {
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "runtime": runtime.hexdigest(),
+    }
 
 
-def runtime_digest() -> str:
-    """Digest of the layers that generated files import."""
-    digest = hashlib.sha256()
-    for path in sorted(RUNTIME.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+def runtime_parts(text: str) -> list[Path]:
+    """Files of `runtime/` that a text imports, those that they import among them."""
+    known = {
+        alias.name: node.module
+        for node in imports_of((RUNTIME / "__init__.py").read_text("utf-8"))
+        for alias in node.names
+    }
+    found: set[Path] = set()
+    waiting = [text]
+    while waiting:
+        for node in imports_of(waiting.pop()):
+            for alias in node.names:
+                module = node.module if node.module != PACKAGE else known[alias.name]
+                part = RUNTIME / f"{(module or '').rpartition('.')[2]}.py"
+                if part not in found:
+                    found.add(part)
+                    waiting.append(part.read_text("utf-8"))
+    return sorted(found)
 
 
-def digest_of(path: Path) -> str:
-    """Digest of a file's bytes, empty when there is none."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+def imports_of(text: str) -> Iterator[ast.ImportFrom]:
+    """Imports of `runtime/`, or of parts of it, in a text."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
+            yield node

@@ -6,14 +6,13 @@ and nothing that depends on the machine or the day.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transpiler.emit.registry import runtime_digest
+from transpiler.emit.registry import digests_of
 
 NAME = "PROOF.json"
 
@@ -37,18 +36,16 @@ class Proven:
 def record(generated: Path, file: str, proven: Proven, transformers: str) -> None:
     """Write the entry of `generated/file`, leaving the others as they are.
 
-    Entries proven against another `transformers` version, or with another `runtime/`,
-    are dropped: the record speaks of one of each.
+    Entries proven against another `transformers` version are dropped.
 
     Raises:
         OSError: the generated file or the record cannot be read or written.
         ValueError: the existing record is no JSON.
     """
-    content = (generated / file).read_bytes()
     files = _files(generated, transformers)
     files[file] = {
         "architecture": proven.architecture,
-        "sha256": hashlib.sha256(content).hexdigest(),
+        **digests_of(generated / file),
         "equal": sorted(proven.equal),
         "raises": dict(proven.raises),
         "upstream_fails": sorted(proven.fails),
@@ -76,19 +73,14 @@ def _files(generated: Path, transformers: str) -> dict[str, Any]:
     if not path.exists():
         return {}
     existing = json.loads(path.read_text(encoding="utf-8"))
-    made = (existing["transformers"], existing.get("runtime"))
-    if made != (transformers, runtime_digest()):
+    if existing["transformers"] != transformers:
         return {}
     files: dict[str, Any] = existing["files"]
     return files
 
 
 def _write(generated: Path, files: dict[str, Any], transformers: str) -> None:
-    content = {
-        "transformers": transformers,
-        "runtime": runtime_digest(),
-        "files": files,
-    }
+    content = {"transformers": transformers, "files": files}
     text = json.dumps(content, indent=2, sort_keys=True) + "\n"
     partial = generated / f"{NAME}.partial"
     partial.write_text(text, encoding="utf-8")
