@@ -182,6 +182,7 @@ class Evaluator(Expressions):
         )
         if item.asname is not None or not neutral:
             raise Refused("context", "a context that is not known", item)
+        self.flow.effects = [c for c in self.flow.effects if c is not item.item]
 
     def branch(self, node: cst.If, rest: Block) -> Value | None:
         """Walk an `if`: the live side, or both sides and what follows, merged."""
@@ -314,21 +315,22 @@ class Evaluator(Expressions):
         """The value of calling a function of the file with these operands."""
         function = self.inlined[name]
         parameters = function.params
-        if (
-            parameters.posonly_params
-            or parameters.kwonly_params
-            or not isinstance(parameters.star_arg, cst.MaybeSentinel)
-        ):
+        if parameters.posonly_params or parameters.kwonly_params:
             raise Refused("arguments", f"{name} takes special parameters", function)
         inner = Evaluator(self.graph, self.resolve, self.attribute)
         inner.inlined = {key: f for key, f in self.inlined.items() if key != name}
         names = [p.name.value for p in function.params.params]
         taken = [n for n in names if n != "self"]
-        if len(args) > len(taken) or any(arg.op == "starred" for arg in args):
+        more = tuple(args[len(taken) :])
+        star_arg = parameters.star_arg
+        many = isinstance(star_arg, cst.Param)
+        if (more and not many) or any(arg.op == "starred" for arg in args):
             raise Refused(
                 "arguments", f"{name} is called with other operands", function
             )
         bound = dict(zip(taken, args, strict=False))
+        if isinstance(star_arg, cst.Param):
+            bound[star_arg.name.value] = self.graph.make("tuple", args=more)
         rest: list[tuple[str, Value]] = []
         for key, value in keywords:
             if key in names:

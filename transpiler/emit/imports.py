@@ -19,6 +19,7 @@ ORIGINS: dict[str, str] = {
     "islice": "itertools",
     "nn": "torch",
     "ACT2FN": "transformers.activations",
+    "ShardedRMSNorm": "transpiler.runtime",
     "act_and_mul": "transpiler.runtime",
     "require_config": "transpiler.runtime",
     "require_divisible": "transpiler.runtime",

@@ -96,6 +96,8 @@ class Work:
         single_result: Classes whose forward lost all results but the first.
         signatures: Parameters that each rewritten forward keeps.
         projections: Query, key and value projections of each attention.
+        sharded: Norms over a width that ranks share, by class and name, with the
+            arguments that say so.
         model_checks: Statements that refuse configs, put into the model's constructor.
     """
 
@@ -112,6 +114,7 @@ class Work:
     single_result: set[str] = field(default_factory=set)
     signatures: dict[str, list[str]] = field(default_factory=dict)
     projections: dict[str, list[Projection]] = field(default_factory=dict)
+    sharded: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     model_checks: list[str] = field(default_factory=list)
 
     def edits_of(self, scope: Scope) -> Edits:

@@ -170,8 +170,16 @@ def norm_of(cls: ModelingClass, module: ModelingModule) -> Norm | None:
     return Norm(ROWS[int(found[0])], places)
 
 
-def norm_text(norm: Norm, scope: Scope, child: Child) -> str:
+def norm_text(
+    norm: Norm, scope: Scope, child: Child, sharded: list[str] | None = None
+) -> str:
     """The statement that makes vLLM's norm with what upstream's is given.
+
+    Args:
+        norm: What its class is.
+        scope: The class that makes it.
+        child: The norm.
+        sharded: More arguments of a norm whose width the ranks share; None for others.
 
     Raises:
         Refused: [norm-arguments] for a norm without its width or epsilon, over several
@@ -194,8 +202,9 @@ def norm_text(norm: Norm, scope: Scope, child: Child) -> str:
             arguments.insert(0, text)
         elif text:
             arguments.append(f"{role}={text}")
-    arguments += norm.row.extra
-    return f"self.{child.name} = {norm.row.layer}({', '.join(arguments)})"
+    arguments += [*(sharded or ()), *norm.row.extra]
+    layer = norm.row.layer if sharded is None else f"Sharded{norm.row.layer}"
+    return f"self.{child.name} = {layer}({', '.join(arguments)})"
 
 
 def text_of(node: cst.BaseExpression | None) -> str:

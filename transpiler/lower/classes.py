@@ -115,7 +115,9 @@ def lower_children(work: Work, scope: Scope) -> None:
             continue
         if child.kind in work.norms:
             norm = work.norms[child.kind]
-            edits.swap(child.statement, norm.row.rule, [norm_text(norm, scope, child)])
+            sharded = work.sharded.get((scope.name, child.name))
+            text = norm_text(norm, scope, child, sharded)
+            edits.swap(child.statement, norm.row.rule, [text])
         elif child.kind in work.signatures:
             edits.replace(child.call, RULE, with_prefix(child.name))
         elif child.kind != LINEAR:

@@ -21,13 +21,18 @@ from transpiler.fusions.fusion import (
     linear_of,
     single_call,
     size_of,
+    statements_of,
+    the_node,
 )
 from transpiler.fusions.linears import divisible, layer
+from transpiler.fusions.moved import check_moved
 from transpiler.fusions.qkv import is_interface_call
 from transpiler.lower.axes import HEADS, Axes
 from transpiler.refusal import Refused
 
 RULE = "parallel linears"
+# Norms of which the runtime has one that sums over the ranks.
+SHARDED = frozenset({"RMSNorm"})
 
 
 def lower_linears(work: Work, scope: Scope) -> None:
@@ -172,10 +177,13 @@ def producers(work: Work, scope: Scope, value: Value) -> set[str]:
         if value.args[0].op != "child" or value.args[0].args[0].name != scope.name:
             return set()
         found = producers(work, scope, value.args[1]) if len(value.args) > 1 else set()
-        if found and work.is_norm(scope, value):
+        norm = work.is_norm(scope, value)
+        if found and norm is not None:
             shape = Axes(work, scope).of(value.args[1])
             if len(shape) != 4 or HEADS not in shape:
-                raise Refused("parallel", "a norm over a shared width", scope.cls.node)
+                work.sharded[(scope.name, norm.name)] = shard(
+                    work, scope, norm, value, found
+                )
         return found
     if value.op == "attr" and value.name == "shape":
         return set()
@@ -183,3 +191,33 @@ def producers(work: Work, scope: Scope, value: Value) -> set[str]:
     for operand in operands:
         found |= producers(work, scope, operand)
     return found
+
+
+def shard(
+    work: Work, scope: Scope, norm: Child, value: Value, found: set[str]
+) -> list[str]:
+    """Arguments of a norm over a width that the ranks share.
+
+    Args:
+        work: The program.
+        scope: The class.
+        norm: The norm.
+        value: Its call.
+        found: Linears that its operand comes from.
+    """
+    node = the_node(scope, value, f"self.{norm.name}")
+    edits = work.edits_of(scope)
+    owner = statements_of(scope.cls.method("forward"))[node]
+    fused = node in edits.expressions or owner in edits.statements
+    calls = [v for v in distinct_values(scope) if work.is_norm(scope, v) is norm]
+    known = work.norms[norm.kind].row.layer in SHARDED
+    if fused or len(calls) != 1 or not known:
+        raise Refused("parallel", "a norm over a shared width", node)
+    projections = work.projections.get(scope.name, [])
+    kept = [p for p in projections if p.child.name in found and p.role != "query"]
+    if len(kept) != len(found):
+        return []
+    for projection in kept:
+        made = projection.child.argument(1, "out_features")
+        check_moved(scope, made, norm.statement)
+    return [f"num_heads={kept[0].heads_text}"]

@@ -6,11 +6,13 @@ why vLLM's own will not do.
 
 from transpiler.runtime.activation import act_and_mul
 from transpiler.runtime.config import require_config
+from transpiler.runtime.norm import ShardedRMSNorm
 from transpiler.runtime.parallel import require_divisible
 from transpiler.runtime.rotary import rope_arguments
 from transpiler.runtime.weights import strict_weights
 
 __all__ = [
+    "ShardedRMSNorm",
     "act_and_mul",
     "require_config",
     "require_divisible",

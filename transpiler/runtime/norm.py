@@ -1,0 +1,63 @@
+"""RMS norm over a width that the tensor-parallel ranks share.
+
+vLLM's `RMSNorm` takes the mean of the columns that a rank has, and its one layer that
+sums over the ranks belongs to a model, with one order of rounding.
+"""
+
+from __future__ import annotations
+
+import torch
+from vllm.distributed import (
+    get_tensor_model_parallel_rank,
+    get_tensor_model_parallel_world_size,
+    tensor_model_parallel_all_reduce,
+)
+from vllm.model_executor.layers.layernorm import RMSNorm
+from vllm.model_executor.utils import set_weight_attrs
+
+
+class ShardedRMSNorm(RMSNorm):
+    """`RMSNorm` between a layer that splits its columns and one that joins them.
+
+    Args:
+        hidden_size: The whole width.
+        eps: Added to the mean of the squares.
+        num_heads: Heads that make the width, where ranks beyond them hold copies, as
+            key and value heads may be held.
+        dtype: Precision of the weight, by default the model's.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        eps: float,
+        num_heads: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        ranks = get_tensor_model_parallel_world_size()
+        parts = min(ranks, num_heads or ranks)
+        super().__init__(hidden_size // parts, eps, dtype=dtype)
+        self.ranks, self.parts = ranks, parts
+        set_weight_attrs(self.weight, {"weight_loader": self.weight_loader})
+
+    def weight_loader(self, param: torch.nn.Parameter, loaded: torch.Tensor) -> None:
+        """Copy this rank's part of the weight.
+
+        Raises:
+            ValueError: The weight has another width.
+        """
+        if loaded.shape != (self.hidden_size * self.parts,):
+            raise ValueError(f"a norm's weight of shape {tuple(loaded.shape)}")
+        copies = self.ranks // self.parts
+        part = get_tensor_model_parallel_rank() // copies
+        param.data.copy_(loaded.chunk(self.parts)[part])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise `[..., width of this rank]` by the mean over all ranks."""
+        if self.ranks == 1:
+            return super().forward(x)
+        full = x.to(torch.float32)
+        mean = full.pow(2).mean(-1, keepdim=True)
+        mean = tensor_model_parallel_all_reduce(mean) / self.ranks
+        full = full * torch.rsqrt(mean + self.variance_epsilon)
+        return (full.to(self.weight.dtype) * self.weight).to(x.dtype)
