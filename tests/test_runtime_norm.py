@@ -68,5 +68,7 @@ def test_a_weight_of_another_width_is_refused(
     monkeypatch.setattr(room, "get_tensor_model_parallel_rank", lambda: 0)
     with set_current_vllm_config(VllmConfig()):
         norm = ShardedRMSNorm(8, EPS, 2)
+    with pytest.raises(ValueError, match="hidden_size=8 over a width of 4"):
+        norm(torch.ones(1, 4))
     with pytest.raises(ValueError, match="shape"):
         norm.weight.weight_loader(norm.weight, torch.ones(4))

@@ -214,10 +214,10 @@ def shard(
     if fused or len(calls) != 1 or not known:
         raise Refused("parallel", "a norm over a shared width", node)
     projections = work.projections.get(scope.name, [])
-    kept = [p for p in projections if p.child.name in found and p.role != "query"]
-    if len(kept) != len(found):
+    kept = {p.child.name: p for p in projections if p.role != "query"}
+    if not found <= set(kept):
         return []
-    for projection in kept:
-        made = projection.child.argument(1, "out_features")
-        check_moved(scope, made, norm.statement)
-    return [f"num_heads={kept[0].heads_text}"]
+    for name in found:
+        out = kept[name].child.argument(1, "out_features")
+        check_moved(scope, out, norm.statement)
+    return [f"num_heads={kept[min(found)].heads_text}"]

@@ -53,7 +53,16 @@ class ShardedRMSNorm(RMSNorm):
         param.data.copy_(loaded.chunk(self.parts)[part])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise `[..., width of this rank]` by the mean over all ranks."""
+        """Normalise `[..., width of this rank]` by the mean over all ranks.
+
+        Raises:
+            ValueError: The width is not what the norm is made for.
+        """
+        if x.shape[-1] != self.hidden_size:
+            raise ValueError(
+                f"a norm of hidden_size={self.hidden_size * self.parts} "
+                f"over a width of {x.shape[-1] * self.parts}"
+            )
         if self.ranks == 1:
             return super().forward(x)
         full = x.to(torch.float32)
