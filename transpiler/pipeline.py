@@ -27,7 +27,7 @@ from transpiler.check import check
 from transpiler.edits import Fate
 from transpiler.emit.imports import NoOrigin
 from transpiler.emit.text import text_of
-from transpiler.fusions import FUSIONS, eager, norms, rotaries
+from transpiler.fusions import FUSIONS, eager, embeddings, norms, rotaries
 from transpiler.fusions.fusion import Outcome, Work, distinct_values
 from transpiler.lower.attention import lower_attention
 from transpiler.lower.calls import lower_calls
@@ -149,6 +149,7 @@ def prepared(module: ModelingModule) -> Work:
     """Look every class and function up in the tables, then evaluate the program."""
     known_norms = dict(norms.TORCH_NORMS)
     known_rotaries = {}
+    known_embeddings = {}
     for name, cls in module.classes.items():
         if (norm := norms.norm_of(cls, module)) is not None:
             known_norms[name] = norm
@@ -161,11 +162,14 @@ def prepared(module: ModelingModule) -> Work:
             taken = found[1]["forward.position_ids"].name.removeprefix("forward.")
             if is_updated(cls, module) and places[1:2] == [taken]:
                 known_rotaries[name] = found[0]
+        elif (found := embeddings.match_embedding(cls, module)) is not None:
+            check_neutral(cls, module, "forward")
+            known_embeddings[name] = found
     applies = known_functions(module, rotaries.APPLIES)
     eagers = known_functions(module, eager.ROWS)
-    leaves = frozenset({*known_norms, *known_rotaries})
+    leaves = frozenset({*known_norms, *known_rotaries, *known_embeddings})
     program = specialise(module, leaves)
-    work = Work(program, known_norms, known_rotaries, applies, eagers)
+    work = Work(program, known_norms, known_rotaries, applies, eagers, known_embeddings)
     for scope in program.scopes.values():
         made: dict[norms.Row, list[str]] = {}
         for child in scope.children.values():

@@ -93,6 +93,7 @@ def class_body(cls: ModelingClass, module: ModelingModule, kind: str) -> Body:
 
     def evaluator() -> Evaluator:
         found = Evaluator(graph, module.resolve, attribute)
+        found.base = cls.library_base
         found.inlined = {
             **plain(module.functions, module),
             **{f"self.{k}": v for k, v in plain(cls.methods, module).items()},

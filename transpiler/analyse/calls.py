@@ -30,6 +30,7 @@ class Calls:
     graph: Graph
     resolve: Callable[[str], str]
     guards: list[tuple[Value, bool]]
+    base: str
     inlined: dict[str, cst.FunctionDef]
     signatures: dict[str, tuple[str, ...]]
 
@@ -154,6 +155,9 @@ class Calls:
     ) -> Value:
         """A method of a tensor or another object, in its one spelling."""
         make = self.graph.make
+        if self.base and (receiver.name, name) == ("super", "forward"):
+            base = make("base", self.base)
+            return make("module", args=(base, *args), keywords=tuple(keywords))
         name = spelling.SYNONYMS.get(name, name)
         if name in spelling.IDENTITIES and not args:
             return receiver

@@ -77,6 +77,7 @@ class Expressions(Calls):
         self.graph = graph
         self.resolve = resolve
         self.attribute = attribute
+        self.base = ""
         self.names: dict[str, Value] = {}
         self.guards: list[tuple[Value, bool]] = []
         self.merged_rest: set[cst.CSTNode] = set()

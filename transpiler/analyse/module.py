@@ -19,12 +19,15 @@ from transpiler.tree import nodes_within
 # Each is a class or function of Transformers or torch, read at the pinned version.
 NEUTRAL_BASES = frozenset(
     {
+        "torch.nn.Embedding",
         "torch.nn.Module",
         "modeling_utils.PreTrainedModel",
         "modeling_layers.GradientCheckpointingLayer",
         "generation.GenerationMixin",
     }
 )
+# The one library class with a forward of its own that a class may call by `super()`.
+EMBEDDING = "torch.nn.Embedding"
 RENAMING = "utils.deprecation.deprecate_kwarg"
 NEUTRAL_DECORATORS = frozenset(
     {
@@ -58,6 +61,11 @@ class ModelingClass:
     node: cst.ClassDef
     bases: tuple[str, ...]
     methods: dict[str, cst.FunctionDef]
+
+    @property
+    def library_base(self) -> str:
+        """The base whose forward its own may call, empty for none."""
+        return EMBEDDING if self.bases == (EMBEDDING,) else ""
 
     def method(self, name: str) -> cst.FunctionDef:
         """A method that must exist.

@@ -11,7 +11,6 @@ Refused when
     constructed-twice: a class is made twice with different arguments.
     called-twice: a class is called with two masks or constants, or tensors that are
         related in one call and not in the other.
-    children: a class has none, or several, of a module of which it must have one.
     module-list: a list of modules that is not one comprehension over a range.
 """
 
@@ -122,15 +121,6 @@ class Program:
     def scope_of(self, child: Child) -> Scope | None:
         """The scope of a child's class, None when the class is not of the file."""
         return self.scopes.get(child.kind)
-
-    def only_child(self, scope: Scope, wanted: str) -> Child:
-        """The one child of a dotted kind, for example `torch.nn.Embedding`."""
-        found = [c for c in scope.children.values() if c.kind == wanted]
-        if len(found) != 1:
-            raise Refused(
-                "children", f"{scope.name} has {len(found)} {wanted}", scope.cls.node
-            )
-        return found[0]
 
 
 class Analyser:

@@ -88,6 +88,7 @@ class Work:
         rotaries: Rotary classes that a table serves, with their row.
         applies: Apply functions that a table serves, with their row.
         eager: Attention functions that a table serves, with their row.
+        embeddings: Token embeddings that a table serves: row, and parameters by role.
         edits: Edits of each class.
         shards: Merged projections, in order.
         outcomes: What each fusion did or refused.
@@ -106,6 +107,7 @@ class Work:
     rotaries: dict[str, str]
     applies: dict[str, str]
     eager: dict[str, str]
+    embeddings: dict[str, tuple[str, dict[str, Value]]]
     edits: dict[str, Edits] = field(default_factory=dict)
     shards: list[Shard] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)

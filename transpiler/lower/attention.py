@@ -27,6 +27,7 @@ from transpiler.fusions.moved import check_moved
 from transpiler.fusions.qkv import is_interface_call
 from transpiler.lower.axes import BATCH, HEADS, SEQUENCE, Axes
 from transpiler.lower.calls import called_child
+from transpiler.lower.texts import config_text
 from transpiler.lower.window import (
     check_keyword,
     check_place,
@@ -69,7 +70,7 @@ def lower_attention(work: Work, scope: Scope) -> None:
     dropout = keywords.pop("dropout", None)
     if dropout is not None and not (is_const(dropout, 0.0) or is_const(dropout, 0)):
         raise Refused("dropout", "dropout is not zero when serving", node)
-    check_causal(scope, keywords.pop("is_causal", None), node)
+    check_causal(work, scope, keywords.pop("is_causal", None), node)
     check_called_once(work, scope)
     axes = Axes(work, scope)
     for operand in value.args[2:5]:
@@ -88,8 +89,12 @@ def lower_attention(work: Work, scope: Scope) -> None:
     work.outcomes.append(Outcome(scope.name, RULE, "interface call -> Attention"))
 
 
-def check_causal(scope: Scope, keyword: Value | None, node: cst.Call) -> None:
+def check_causal(
+    work: Work, scope: Scope, keyword: Value | None, node: cst.Call
+) -> None:
     """Every attention function of Transformers is asked for causal attention.
+
+    A config's switch that says otherwise is refused by the model's constructor.
 
     Raises:
         Refused: [causal] when the class or the call says otherwise; only some of those
@@ -97,8 +102,17 @@ def check_causal(scope: Scope, keyword: Value | None, node: cst.Call) -> None:
     """
     held = scope.init.assigned.get("is_causal")
     for said in (held[0] if held else None, keyword):
-        if said is not None and not is_const(said, True):
+        if said is None or is_const(said, True):
+            continue
+        switch = said.args[0] if said.op == "unary" and said.name == "not" else said
+        text = config_text(switch)
+        if switch is said or text is None:
             raise Refused("causal", "is_causal is not True", held[1] if held else node)
+        work.model_checks.append(
+            f"if {text}:\n"
+            f'    raise ValueError("{switch.name} is set: generated for causal '
+            'attention")\n'
+        )
 
 
 def check_called_once(work: Work, scope: Scope) -> None:

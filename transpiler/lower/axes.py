@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from transpiler.analyse.module import EMBEDDING
 from transpiler.analyse.program import Scope
 from transpiler.analyse.values import Value, is_const
 from transpiler.refusal import Refused
@@ -98,7 +99,9 @@ class Axes:
         owner = value.args[0].args[0].name if value.args[0].op == "child" else ""
         scope = self.work.program.scopes.get(owner)
         child = scope.children.get(value.args[0].name) if scope else None
-        if child is not None and child.kind == "torch.nn.Embedding":
+        if child is not None and (
+            child.kind == EMBEDDING or child.kind in self.work.embeddings
+        ):
             return (BATCH, SEQUENCE, WIDTH)
         before = self.of(operand)
         if child is not None and child.kind in self.work.norms:

@@ -21,9 +21,7 @@ from transpiler.fusions.fusion import (
     Work,
     distinct_values,
     forward_of,
-    users_of,
 )
-from transpiler.fusions.moved import check_moved
 from transpiler.fusions.norms import norm_text
 from transpiler.lower.classes import (
     Lowered,
@@ -31,13 +29,17 @@ from transpiler.lower.classes import (
     lower_children,
     lower_constructor,
 )
+from transpiler.lower.embedding import (
+    construct_embedding,
+    embed_method,
+    the_embedding,
+)
 from transpiler.lower.loop import RULE, lower_loop
 from transpiler.lower.window import mask_checks
 from transpiler.refusal import Refused
 from transpiler.rewrite import names_read
 from transpiler.tree import code, nodes_within
 
-EMBEDDING = "torch.nn.Embedding"
 # Attributes that vLLM reads from outside.
 SHELL = frozenset({"config", "make_empty_intermediate_tensors"})
 
@@ -46,30 +48,24 @@ def lower_model(work: Work, scope: Scope) -> Lowered:
     """Lower the class that holds the embedding and the layers.
 
     Raises:
-        Refused: [loop], [layers], [embedding], [pipeline], [model-result], and what
+        Refused: [loop], [layers], [pipeline], [model-result], and what the embedding,
             `config_check` and the masks refuse.
     """
     layers = the_layers(work, scope)
-    embedding = work.program.only_child(scope, EMBEDDING)
-    check_embedding(scope, embedding)
+    embedding = the_embedding(work, scope)
     lower_result(work, scope)
     work.model_checks[:0] = [config_check(work, scope)]
     work.model_checks += mask_checks(work, scope, forward_of(scope))
+    construct_embedding(work, scope, embedding)
     forward, fates, handed = lower_loop(work, scope, layers)
-    construct_layers(work, scope, layers, embedding, handed)
+    construct_layers(work, scope, layers, code(embedding.width), handed)
     lower_children(work, scope)
-    read = {*attributes_read(forward), *SHELL}
+    embed = embed_method(embedding)
+    read = {*attributes_read(forward), *attributes_read(embed), *SHELL}
     for check in work.model_checks:
         read |= attributes_read(statement(check))
     init, more = lower_constructor(work, scope, read)
     init = shelled(work, scope, init)
-    embed = cst.ensure_type(
-        statement(
-            "def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:\n"
-            f"    return self.{embedding.name}(input_ids)\n"
-        ),
-        cst.FunctionDef,
-    )
     node = cst.ensure_type(
         statement(
             f"@support_torch_compile\nclass {scope.name}(nn.Module, EagleModelMixin):\n"
@@ -124,42 +120,6 @@ def the_layers(work: Work, scope: Scope) -> Child:
     return child
 
 
-def check_embedding(scope: Scope, child: Child) -> None:
-    """Vocabulary, width and padding index are all that the embedding is given.
-
-    It is what vLLM asks `embed_input_ids` for, so nothing may come between it and the
-    place where given embeddings come in.
-
-    Raises:
-        Refused: [embedding].
-    """
-    lookups = [
-        value
-        for value in distinct_values(scope)
-        if value.op == "module" and value.args[0].name == child.name
-    ]
-    for value in lookups:
-        given = value.args[1:]
-        if len(lookups) > 1 or [v.op for v in given] != ["tokens?"] or value.keywords:
-            raise Refused("embedding", "not one look-up of the tokens", child.call)
-        for user in users_of(scope, value):
-            if user.op != "choice" or any(
-                side is not value and side.op != "param" for side in user.args[1:]
-            ):
-                raise Refused("embedding", "the look-up is changed", child.call)
-    for arg in child.call.args[3:]:
-        raise Refused("embedding", f"{code(arg)} is not known", child.call)
-    for arg in child.call.args:
-        if arg.star:
-            raise Refused("embedding", "a starred argument", child.call)
-        if arg.keyword is not None and arg.keyword.value not in {
-            "num_embeddings",
-            "embedding_dim",
-            "padding_idx",
-        }:
-            raise Refused("embedding", f"{arg.keyword.value}= is not known", child.call)
-
-
 def lower_result(work: Work, scope: Scope) -> None:
     """`return Output(last_hidden_state=x, …)` returns x."""
     edits = work.edits_of(scope)
@@ -187,29 +147,10 @@ def lower_result(work: Work, scope: Scope) -> None:
 
 
 def construct_layers(
-    work: Work, scope: Scope, layers: Child, embedding: Child, handed: list[str]
+    work: Work, scope: Scope, layers: Child, width: str, handed: list[str]
 ) -> None:
-    """Constructors of the embedding, the layer list and what the last rank has."""
+    """Constructors of the layer list and what the last rank has."""
     edits = work.edits_of(scope)
-    vocabulary, width = embedding_sizes(embedding)
-    check_moved(
-        scope, embedding.argument(1, "embedding_dim"), scope.cls.method("__init__")
-    )
-    edits.swap(
-        embedding.statement,
-        "embedding",
-        [
-            "if get_pp_group().is_first_rank or "
-            "(config.tie_word_embeddings and get_pp_group().is_last_rank) or "
-            "spec_decode_needs_target_embed(vllm_config):\n"
-            f"    self.{embedding.name} = VocabParallelEmbedding("
-            f"{vocabulary}, {width}, "
-            "quant_config=vllm_config.quant_config, "
-            f'prefix=f"{{prefix}}.{embedding.name}")\n'
-            "else:\n"
-            f"    self.{embedding.name} = PPMissingLayer()\n"
-        ],
-    )
     arguments = []
     for arg in layers.call.args:
         value = scope.init.values[arg.value]
@@ -241,15 +182,6 @@ def construct_layers(
             f"make_empty_intermediate_tensors_factory([{keys}], {width})"
         ],
     )
-
-
-def embedding_sizes(embedding: Child) -> tuple[str, str]:
-    """Vocabulary and width of an embedding as source text."""
-    vocabulary = embedding.argument(0, "num_embeddings")
-    width = embedding.argument(1, "embedding_dim")
-    if vocabulary is None or width is None:
-        raise Refused("embedding", "no vocabulary or width", embedding.call)
-    return code(vocabulary), code(width)
 
 
 def last_rank_only(work: Work, scope: Scope, child: Child) -> None:

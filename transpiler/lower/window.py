@@ -13,12 +13,13 @@ from transpiler.analyse.evaluate import Flow
 from transpiler.analyse.program import Scope
 from transpiler.analyse.values import Graph, Value, is_const
 from transpiler.fusions.fusion import Work
+from transpiler.lower.texts import config_text
 from transpiler.refusal import Refused
 
 FULL = "masking_utils.create_causal_mask"
 SLIDING = "masking_utils.create_sliding_window_causal_mask"
 # Arguments that say nothing under the serving facts, when they are values like this.
-EMBEDDED = frozenset({"choice", "module", "param"})
+EMBEDDED = frozenset({"binary", "choice", "module", "param"})
 PLAIN = {
     "config": frozenset({"config"}),
     "inputs_embeds": EMBEDDED,
@@ -152,27 +153,9 @@ def text_of(
     Raises:
         Refused: [mask] for a window that has no such text.
     """
-    match window.op:
-        case "const":
-            return repr(window.constant).replace("'", '"')
-        case "config":
-            return config
-        case "attr":
-            return f"{text_of(window.args[0], config, layer, node)}.{window.name}"
-        case "compare":
-            left, right = (text_of(arg, config, layer, node) for arg in window.args)
-            return f"{left} {window.name} {right}"
-        case "subscript":
-            base, key = (text_of(arg, config, layer, node) for arg in window.args)
-            return f"{base}[{key}]"
-        case "dict":
-            inner = ", ".join(
-                f'"{key}": {text_of(value, config, layer, node)}'
-                for key, value in window.keywords
-            )
-            return f"{{{inner}}}"
-        case "index" | "element":
-            return layer
+    text = config_text(window, config, layer)
+    if text is not None:
+        return text
     raise Refused("mask", f"a window made by {window.op} {window.name}", node)
 
 
