@@ -1,8 +1,4 @@
-"""The walk: read, analyse, specialise, fuse, lower, emit, check.
-
-Refused when
-    conversion-mapping: Transformers renames tensors of this model's checkpoints.
-"""
+"""The walk: read, analyse, specialise, fuse, lower, emit, check."""
 
 from __future__ import annotations
 
@@ -37,6 +33,7 @@ from transpiler.lower.flat import check_flat, lower_layout
 from transpiler.lower.model import lower_model
 from transpiler.lower.operations import check_stated
 from transpiler.lower.parallel import lower_linears
+from transpiler.lower.renames import renamed_prefixes
 from transpiler.read import Source, read
 from transpiler.refusal import Refused
 from transpiler.specialise import specialise
@@ -87,11 +84,6 @@ def transpile_source(source: Source) -> Transpiled:
 
 def walked(source: Source) -> Transpiled:
     """Walk one source, and say of each node where it stands upstream."""
-    if source.conversion:
-        raise Refused(
-            "conversion-mapping",
-            f"checkpoints are renamed by the entries {', '.join(source.conversion)}",
-        )
     inlined = inline_methods(source.tree, source.text)
     try:
         made = stepped(source, inlined.tree)
@@ -114,6 +106,7 @@ def stepped(source: Source, tree: cst.Module) -> Transpiled:
     """Walk one tree, step by step."""
     module = analyse_module(tree)
     work = prepared(module)
+    work.renames = renamed_prefixes(source, work)
     for fusion in FUSIONS:
         fusion.run(work)
     try:
@@ -166,7 +159,7 @@ def prepared(module: ModelingModule) -> Work:
             check_neutral(cls, module, "forward")
             known_embeddings[name] = found
     applies = known_functions(module, rotaries.APPLIES)
-    eagers = known_functions(module, eager.ROWS)
+    eagers = known_eagers(module)
     leaves = frozenset({*known_norms, *known_rotaries, *known_embeddings})
     program = specialise(module, leaves)
     work = Work(program, known_norms, known_rotaries, applies, eagers, known_embeddings)
@@ -195,6 +188,27 @@ def known_functions(module: ModelingModule, rows: dict[str, str]) -> dict[str, s
         if places == sorted(places) and ours[: len(places)] == [
             match[1][n].name for n in row_names if n in match[1]
         ]:
+            found[name] = match[0]
+    return found
+
+
+def known_eagers(module: ModelingModule) -> dict[str, str]:
+    """Attention functions that the table knows, taking operands as the interface does.
+
+    The first operands are given by position, the others by the row's own names.
+    """
+    found: dict[str, str] = {}
+    for name, function in module.functions.items():
+        match = match_function(name, module, eager.ROWS)
+        if match is None:
+            continue
+        check_decorators(function, module)
+        ours = [parameter.name.value for parameter in function.params.params]
+        first = [match[1][n].name for n in eager.POSITIONAL if n in match[1]]
+        rest = {n for n in match[1] if n not in eager.POSITIONAL}
+        places = [ours.index(n) for n in first]
+        wanted = [i for i, n in enumerate(eager.POSITIONAL) if n in match[1]]
+        if places == wanted and all(match[1][n].name == n for n in rest):
             found[name] = match[0]
     return found
 

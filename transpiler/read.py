@@ -25,6 +25,7 @@ from transpiler.refusal import BadInput
 UPSTREAM_VERSION = "5.19.0"
 MAX_BYTES = 400_000
 MAX_DEPTH = 100
+Renames = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,9 @@ class Source:
         text: Its text.
         tree: Its syntax tree.
         configuration: The text of the configuration file, empty when there is none.
-        conversion: Names of the entries that Transformers' conversion mapping
-            has for this file: checkpoint tensors it renames while loading.
+        conversion: Transformers' conversion mapping, of checkpoint tensors that it
+            renames while loading: old and new patterns of an entry, None for an entry
+            that does more.
         version: Version of the Transformers package.
     """
 
@@ -47,7 +49,7 @@ class Source:
     text: str
     tree: cst.Module
     configuration: str
-    conversion: tuple[str, ...]
+    conversion: dict[str, Renames | None]
     version: str
 
     @property
@@ -114,7 +116,7 @@ def read(model: str, root: Path | None = None) -> Source:
         text=text,
         tree=parse(text, shown),
         configuration=read_text(configuration) if configuration.is_file() else "",
-        conversion=conversion_entries(name, text, root),
+        conversion=conversion_entries(root),
         version=version,
     )
 
@@ -201,16 +203,47 @@ def depth_of(tree: cst.CSTNode) -> int:
     return depth
 
 
-def conversion_entries(name: str, text: str, root: Path) -> tuple[str, ...]:
-    """Keys of Transformers' conversion mapping that are about this file."""
+def conversion_entries(root: Path) -> dict[str, Renames | None]:
+    """Transformers' conversion mapping: by model type or class, what is renamed.
+
+    Returns:
+        Old and new patterns of each entry; None for an entry that is more than a list
+        of renames.
+    """
     path = root / "conversion_mapping.py"
     if not path.is_file():
-        return ()
-    keys = {
-        key.value
-        for node in ast.walk(ast.parse(read_text(path)))
-        if isinstance(node, ast.Dict)
-        for key in node.keys
-        if isinstance(key, ast.Constant) and isinstance(key.value, str)
-    }
-    return tuple(sorted(key for key in keys if key == name or f"class {key}(" in text))
+        return {}
+    found: dict[str, Renames | None] = {}
+    for node in ast.walk(ast.parse(read_text(path))):
+        if isinstance(node, ast.Dict):
+            pairs = list(zip(node.keys, node.values, strict=True))
+        elif isinstance(node, ast.Assign | ast.AugAssign):
+            target = node.target if isinstance(node, ast.AugAssign) else node.targets[0]
+            if not isinstance(target, ast.Subscript):
+                continue
+            pairs = [(target.slice, node.value)]
+        else:
+            continue
+        for key, value in pairs:
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                twice = key.value in found
+                found[key.value] = None if twice else renames_of(value)
+    return found
+
+
+def renames_of(node: ast.expr) -> Renames | None:
+    """The renames of an entry, None when it is anything else."""
+    if not isinstance(node, ast.List):
+        return None
+    found = []
+    for item in node.elts:
+        if not isinstance(item, ast.Call) or ast.unparse(item.func) != "WeightRenaming":
+            return None
+        given = [*item.args, *(keyword.value for keyword in item.keywords)]
+        names = [keyword.arg for keyword in item.keywords]
+        texts = [arg.value for arg in given if isinstance(arg, ast.Constant)]
+        known = ["source_patterns", "target_patterns"][len(item.args) :]
+        if len(texts) != 2 or len(given) != 2 or names != known:
+            return None
+        found.append((str(texts[0]), str(texts[1])))
+    return tuple(found)

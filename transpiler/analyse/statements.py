@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from transpiler.analyse.generation import METHOD, hands_on
 from transpiler.analyse.names import assigned_names, dotted, imported_names, resolve
 from transpiler.refusal import Refused
 from transpiler.tree import children
@@ -56,6 +57,7 @@ FACTS = frozenset(
         "_supports_sdpa",
         "_tied_weights_keys",
         "_tp_plan",
+        "_version",
         "accepts_loss_kwargs",
         "base_model_prefix",
         "config_class",
@@ -242,6 +244,7 @@ def check_class(cls: ModelingClass, module: ModelingModule) -> None:
     for name, node in cls.methods.items():
         special = name.startswith("__") and name not in {"__init__", "__repr__"}
         known = not pretrained or name in PRETRAINED_METHODS
+        known = known or (name == METHOD and hands_on(node))
         if special or name in MODULE_METHODS or not known:
             raise Refused("method-override", f"{cls.name} defines {name}", node)
 

@@ -100,6 +100,7 @@ class Work:
         sharded: Norms over a width that ranks share, by class and name, with the
             arguments that say so.
         model_checks: Statements that refuse configs, put into the model's constructor.
+        renames: Beginnings of checkpoint names, old and new.
     """
 
     program: Program
@@ -118,6 +119,7 @@ class Work:
     projections: dict[str, list[Projection]] = field(default_factory=dict)
     sharded: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     model_checks: list[str] = field(default_factory=list)
+    renames: tuple[tuple[str, str], ...] = ()
 
     def edits_of(self, scope: Scope) -> Edits:
         """The edits of a class."""

@@ -14,6 +14,7 @@ import libcst as cst
 
 from transpiler.analyse.program import Scope
 from transpiler.analyse.values import Value, is_const
+from transpiler.fusions.eager import GROUPED
 from transpiler.fusions.fusion import (
     Outcome,
     Projection,
@@ -66,7 +67,10 @@ def lower_attention(work: Work, scope: Scope) -> None:
         )
     check_eager(work, scope, value, node)
     keywords = dict(value.keywords)
-    scale = scale_text(scope, keywords.pop("scaling", None), node)
+    scale = attribute_text(scope, keywords.pop("scaling", None), node)
+    cap = keywords.pop("softcap", None)
+    if cap is not None and work.eager[value.args[0].args[-1].name] != "capped":
+        raise Refused("unknown-keyword", "softcap= is not known", node)
     dropout = keywords.pop("dropout", None)
     if dropout is not None and not (is_const(dropout, 0.0) or is_const(dropout, 0)):
         raise Refused("dropout", "dropout is not zero when serving", node)
@@ -84,7 +88,7 @@ def lower_attention(work: Work, scope: Scope) -> None:
     unknown = sorted(set(keywords) - SILENT)
     if unknown:
         raise Refused("unknown-keyword", f"{unknown[0]}= is not known", node)
-    construct(work, scope, scale, window, node)
+    construct(work, scope, scale, cap, window, node)
     rewrite_call(work, scope, value, node)
     work.outcomes.append(Outcome(scope.name, RULE, "interface call -> Attention"))
 
@@ -163,11 +167,12 @@ def check_eager(work: Work, scope: Scope, value: Value, node: cst.Call) -> None:
     function = interface.args[-1].name
     if len(interface.args) != 2 or work.eager.get(function) is None:
         raise Refused("eager-body", f"{function} is not in the table", node)
-    parameters = work.program.module.functions[function].params.params
-    if parameters[5].name.value != "scaling":
-        raise Refused("eager-body", f"{function} takes no scaling=", node)
-    groups = scope.init.assigned.get("num_key_value_groups")
     heads = heads_of(work, scope)
+    if work.eager[function] not in GROUPED:
+        if heads[0].heads is not heads[1].heads:
+            raise Refused("heads", "key heads are not repeated", node)
+        return
+    groups = scope.init.assigned.get("num_key_value_groups")
     ratio = work.program.graph.make("binary", "//", (heads[0].heads, heads[1].heads))
     if groups is None or groups[0] is not ratio:
         raise Refused(
@@ -193,17 +198,22 @@ def heads_of(work: Work, scope: Scope) -> list[Projection]:
     return found
 
 
-def scale_text(scope: Scope, scale: Value | None, node: cst.Call) -> str:
-    """The scale as an attribute of the class."""
-    if scale is not None:
+def attribute_text(scope: Scope, value: Value | None, node: cst.Call) -> str:
+    """A scale, or a cap of the scores, as an attribute of the class."""
+    if value is not None:
         for name, (known, _) in scope.init.assigned.items():
-            if known is scale:
+            if known is value:
                 return f"self.{name}"
     raise Refused("scale", "scaling= is not an attribute of the class", node)
 
 
 def construct(
-    work: Work, scope: Scope, scale: str, window: Value, node: cst.CSTNode
+    work: Work,
+    scope: Scope,
+    scale: str,
+    cap: Value | None,
+    window: Value,
+    node: cst.Call,
 ) -> None:
     """Append `self.attn = Attention(...)` to the constructor."""
     if "attn" in scope.children or "attn" in scope.init.assigned:
@@ -227,6 +237,9 @@ def construct(
         "cache_config=vllm_config.cache_config",
         "quant_config=vllm_config.quant_config",
     ]
+    if cap is not None:
+        text = attribute_text(scope, cap, node)
+        arguments.append(f"logits_soft_cap={text}")
     if not is_const(window, None):
         layer = name_of(scope, "element") if window.op == "subscript" else ""
         text = text_of(window, config, layer, node)

@@ -30,6 +30,7 @@ def lower_causal(work: Work, scope: Scope) -> Lowered:
     vocabulary = size_of(scope, head.linear, 1)[1]
     text = TEMPLATE.format(
         name=scope.name,
+        prefixes=prefixes_text(work),
         mapper=mapper_text(work),
         packed=packed_text(work),
         embedding=embedding.name,
@@ -49,6 +50,12 @@ def lower_causal(work: Work, scope: Scope) -> Lowered:
         for inner in statements_within(scope.cls.method(method)):
             fates[inner] = Fate("rewritten", RULE)
     return Lowered(scope.name, node, fates)
+
+
+def prefixes_text(work: Work) -> str:
+    """Beginnings of checkpoint names that Transformers renames."""
+    entries = ", ".join(f'"{old}": "{new}"' for old, new in work.renames)
+    return f"orig_to_new_prefix={{{entries}}}, " if entries else ""
 
 
 def mapper_text(work: Work) -> str:
@@ -131,7 +138,7 @@ def packed_text(work: Work) -> str:
 
 TEMPLATE = """
 class {name}(nn.Module, SupportsLoRA, SupportsPP, SupportsQuant, SupportsEagle3):
-    hf_to_vllm_mapper = WeightsMapper(orig_to_new_stacked={{{mapper}}})
+    hf_to_vllm_mapper = WeightsMapper({prefixes}orig_to_new_stacked={{{mapper}}})
     packed_modules_mapping = {{{packed}}}
     embedding_modules = {{
         "{embedding}": "input_embeddings",

@@ -64,8 +64,8 @@ def strict_weights(
         if model.quant_config is None or is_dropped:
             check_place(model, name, mapped, known)
         seen.setdefault(mapped or "", set()).add(shard_of(model, name))
-        if is_tied and name in tied:
-            digests[name] = digest_of(tensor)
+        if is_tied and mapped in tied:
+            digests[mapped] = digest_of(tensor)
             check_tied(digests, tied)
         yield name, tensor
     in_parts = model.load_config.load_format in IN_PARTS
