@@ -22,7 +22,7 @@ transpile: .venv/.ready ## write generated/MODEL.py; without MODEL= every checke
 	@$(LIGHT) -m transpiler $(MODEL)
 
 check: .venv/.ready ## regenerate elsewhere and compare with the checked-in files
-	@$(LIGHT) -m transpiler check $(MODEL)
+	@$(LIGHT) -m transpiler check $(or $(MODEL),--coverage)
 
 coverage: .venv/.ready ## try every modeling file of transformers, write COVERAGE.md
 	@$(LIGHT) -m transpiler coverage

@@ -74,14 +74,20 @@ def transpile_command(
 
 
 @app.command("check")
-def check_command(models: Models = None, output: Output = GENERATED) -> None:
+def check_command(
+    models: Models = None,
+    output: Output = GENERATED,
+    with_coverage: Annotated[
+        bool, typer.Option("--coverage", help="Try every modeling file as well.")
+    ] = False,
+) -> None:
     """Regenerate in memory and compare; show the difference and what repairs it."""
     check_folder(output)
     names = models or checked_in(output)
     done = all_walked(names)
     wanted = {output / f"{made.name}.py": made.text for made in done}
     wanted |= derived(output, report_text(output, done))
-    if not models and output == GENERATED:
+    if with_coverage:
         wanted[output / COVERAGE] = coverage()
     different = False
     for path, text in wanted.items():
