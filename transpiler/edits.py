@@ -123,3 +123,8 @@ def in_place_of(old: cst.BaseExpression, new: cst.BaseExpression) -> cst.BaseExp
     if not isinstance(new, cst.Tuple) and "\n" in code(new):
         return new.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
     return parenthesised(new)
+
+
+def receiver(node: cst.BaseExpression) -> cst.BaseExpression:
+    """`x.method(…)` as `x`."""
+    return cst.ensure_type(cst.ensure_type(node, cst.Call).func, cst.Attribute).value

@@ -25,6 +25,7 @@ from transpiler.emit.imports import NoOrigin
 from transpiler.emit.text import text_of
 from transpiler.fusions import FUSIONS, eager, embeddings, norms, rotaries
 from transpiler.fusions.fusion import Outcome, Work, distinct_values
+from transpiler.fusions.parts import find_parts
 from transpiler.lower.attention import lower_attention
 from transpiler.lower.calls import lower_calls
 from transpiler.lower.causal import lower_causal
@@ -32,7 +33,7 @@ from transpiler.lower.classes import Lowered, lower_class
 from transpiler.lower.flat import check_flat, lower_layout
 from transpiler.lower.model import lower_model
 from transpiler.lower.operations import check_stated
-from transpiler.lower.parallel import lower_linears
+from transpiler.lower.parallel import lower_activations, lower_linears
 from transpiler.lower.renames import renamed_prefixes
 from transpiler.read import Source, read
 from transpiler.refusal import Refused
@@ -171,6 +172,8 @@ def prepared(module: ModelingModule) -> Work:
         for row, names in made.items():
             detail = f"{', '.join(names)} -> {row.layer}"
             work.outcomes.append(Outcome(scope.name, row.rule, detail))
+        if scope.forward is not None:
+            find_parts(work, scope)
     return work
 
 
@@ -184,10 +187,8 @@ def known_functions(module: ModelingModule, rows: dict[str, str]) -> dict[str, s
         check_decorators(function, module)
         row_names = parameters_of(rows[match[0]])
         ours = [parameter.name.value for parameter in function.params.params]
-        places = [ours.index(match[1][n].name) for n in row_names if n in match[1]]
-        if places == sorted(places) and ours[: len(places)] == [
-            match[1][n].name for n in row_names if n in match[1]
-        ]:
+        places = {n: ours.index(v.name) for n, v in match[1].items()}
+        if all(row_names.index(n) == place for n, place in places.items()):
             found[name] = match[0]
     return found
 
@@ -237,8 +238,9 @@ def lower(work: Work) -> dict[str, Lowered]:
             lowered[scope.name] = lower_model(work, scope)
         else:
             lower_layout(work, scope)
-            check_flat(scope)
+            check_flat(work, scope)
             lower_linears(work, scope)
+            lower_activations(work, scope)
             lowered[scope.name] = lower_class(work, scope)
     return lowered
 

@@ -215,14 +215,16 @@ def only_part(node: cst.CSTNode) -> cst.BaseSmallStatement | None:
 
 
 def is_identity(node: cst.CSTNode) -> bool:
-    """Whether a statement is `x = x`."""
+    """Whether a statement is `x = x` or `x, y = x, y`."""
     assign = only_part(node)
-    return (
-        isinstance(assign, cst.Assign)
-        and len(assign.targets) == 1
-        and isinstance(assign.value, cst.Name)
-        and assign.targets[0].target.deep_equals(assign.value)
-    )
+    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+        return False
+    target, value = assign.targets[0].target, assign.value
+    if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
+        target = target.with_changes(lpar=value.lpar, rpar=value.rpar)
+    elif not isinstance(value, cst.Name):
+        return False
+    return simple_targets(node) is not None and target.deep_equals(value)
 
 
 def simple_targets(node: cst.CSTNode) -> list[str] | None:

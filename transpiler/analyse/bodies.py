@@ -166,7 +166,7 @@ def check_pure(flow: Flow, function: cst.FunctionDef, is_made: bool = False) -> 
         own = is_made and code(node).startswith("super().__init__(")
         if not own or len(flow.effects) > 1:
             raise Unlisted("a call with an effect")
-    if flow.writes or (flow.assigned and not is_made):
+    if flow.writes or flow.alone or (flow.assigned and not is_made):
         raise Unlisted("a write in place or a change of state")
     if not is_made:
         parameters = function.params

@@ -38,6 +38,7 @@ class Flow:
         assigned: Value that a `self.<name>` assignment gives, with its statement.
         writes: Calls and statements that write a value in place.
         effects: Calls that may do more than compute their value.
+        alone: Values of modules that a statement changed in place, under one name.
         bound: Assignments within expressions (`:=`).
         environments: Local names before each statement, and after the function.
         held: Attributes that were assigned before each statement, and at the end.
@@ -56,6 +57,7 @@ class Flow:
     held: dict[cst.CSTNode, dict[str, Value]] = field(default_factory=dict)
     effects: list[cst.Call] = field(default_factory=list)
     bound: list[cst.NamedExpr] = field(default_factory=list)
+    alone: list[tuple[Value, cst.Call]] = field(default_factory=list)
     result: Value | None = None
 
     def nodes_of(self, value: Value) -> list[cst.CSTNode]:
@@ -350,6 +352,7 @@ class Evaluator(Expressions):
         bound["self"] = self.graph.make("self", "")
         flow = inner.run(function, bound)
         self.flow.writes += flow.writes
+        self.flow.alone += flow.alone
         self.flow.effects += flow.effects
         self.flow.assigned |= flow.assigned
         return flow.result or self.graph.const(None)
@@ -365,11 +368,44 @@ class Evaluator(Expressions):
 
     def discarded(self, node: cst.Expr) -> None:
         """A call for its effect alone: it may write whatever it takes."""
+        if self.is_changed_alone(node.value):
+            return
         value = self.value(node.value)
         if not isinstance(node.value, cst.Call) or value.name in QUIET_CALLS:
             return
         for operand in (*value.args, *(item for _, item in value.keywords)):
             self.write(operand, node)
+
+    def is_changed_alone(self, node: cst.BaseExpression) -> bool:
+        """`name.clamp_(…)` where no other name can see the memory: a new value.
+
+        That the receiver's memory is new is left to `flow.alone`.
+        """
+        if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+            return False
+        held, changed = node.func.value, node.func.attr.value
+        if not isinstance(held, cst.Name) or changed not in CHANGES:
+            return False
+        receiver = self.names.get(held.value)
+        if receiver is None or receiver.op != "module":
+            return False
+        if any(receiver in given.walk() for given in self.given):
+            return False
+        if [n for n, v in self.names.items() if receiver in v.walk()] != [held.value]:
+            return False
+        self.value(held)
+        keywords = [
+            (a.keyword.value, self.value(a.value)) for a in node.args if a.keyword
+        ]
+        args = [self.value(a.value) for a in node.args if not a.keyword]
+        if any(arg.star for arg in node.args):
+            return False
+        self.names[held.value] = self.method(receiver, changed[:-1], args, keywords)
+        self.flow.values[node] = self.names[held.value]
+        self.flow.calls.append(node)
+        self.flow.guards[node] = tuple(self.guards)
+        self.flow.alone.append((receiver, node))
+        return True
 
     def write(self, value: Value, node: cst.CSTNode) -> None:
         """Every name whose value may share memory with `value` is another value now."""
@@ -385,6 +421,8 @@ class Evaluator(Expressions):
 
 NEUTRAL_CONTEXTS = frozenset({"torch.no_grad"})
 AUTOCASTS = frozenset({"torch.autocast", "utils.generic.maybe_autocast"})
+# Methods that change each element of their receiver by numbers.
+CHANGES = frozenset({"clamp_"})
 QUIET_CALLS = frozenset(
     {"warning_once", "warning", "info", "debug", "super", "__init__", "post_init"}
 )

@@ -12,7 +12,15 @@ from transpiler.fusions.add_norm import AddNorm
 from transpiler.fusions.fusion import Fusion
 from transpiler.fusions.glu import GLU
 from transpiler.fusions.layer_add_norm import LayerAddNorm
+from transpiler.fusions.packed_glu import PackedGLU
 from transpiler.fusions.qkv import QKV
 from transpiler.fusions.rotary import Rotary
 
-FUSIONS: tuple[Fusion, ...] = (Rotary(), QKV(), GLU(), AddNorm(), LayerAddNorm())
+FUSIONS: tuple[Fusion, ...] = (
+    Rotary(),
+    QKV(),
+    GLU(),
+    PackedGLU(),
+    AddNorm(),
+    LayerAddNorm(),
+)

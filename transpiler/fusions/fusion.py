@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import libcst as cst
 
@@ -15,6 +16,9 @@ from transpiler.edits import Edits
 from transpiler.fusions.norms import Norm
 from transpiler.refusal import Refused
 from transpiler.tree import children, code, nodes_within, plain_names
+
+if TYPE_CHECKING:
+    from transpiler.fusions.parts import Split
 
 LINEAR = "torch.nn.Linear"
 
@@ -46,13 +50,43 @@ class Shard:
         owner: Class whose children these are.
         source: Upstream attribute name.
         target: Name of the merged layer.
-        shard: vLLM's shard id, as source text.
+        shard: vLLM's shard id, as source text; empty for a projection that holds all
+            shards, and keeps its name.
     """
 
     owner: str
     source: str
     target: str
     shard: str
+
+
+@dataclass(frozen=True)
+class Multiple:
+    """A size that must be a multiple of another, each with its source text."""
+
+    size: Value
+    text: str
+    by: Value
+    by_text: str
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The heads that a projection gives.
+
+    Attributes:
+        count: Their number, and as source text.
+        size: The size of one, and as source text.
+        needs: Sizes of which the first must be a multiple of the second, with texts.
+        part: The part of a linear's output that they are, None for all of it.
+    """
+
+    count: Value
+    text: str
+    size: Value
+    size_text: str
+    needs: tuple[Multiple, ...] = ()
+    part: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -64,18 +98,14 @@ class Projection:
         child: The linear.
         value: Its call, as a value.
         call: Its call.
-        heads: Number of heads, and as source text.
-        size: Head size, and as source text.
+        heads: The heads that it gives.
     """
 
     role: str
     child: Child
     value: Value
     call: cst.Call
-    heads: Value
-    heads_text: str
-    size: Value
-    size_text: str
+    heads: Heads
 
 
 @dataclass
@@ -101,6 +131,9 @@ class Work:
             arguments that say so.
         model_checks: Statements that refuse configs, put into the model's constructor.
         renames: Beginnings of checkpoint names, old and new.
+        by_head: Linears whose rows come head by head: class, name, number of heads.
+        parts: What a divided linear is divided into, each with its division.
+        merged: Name of the layer that gives query, key and value, by class.
     """
 
     program: Program
@@ -120,6 +153,9 @@ class Work:
     sharded: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     model_checks: list[str] = field(default_factory=list)
     renames: tuple[tuple[str, str], ...] = ()
+    parts: dict[Value, Split] = field(default_factory=dict)
+    merged: dict[str, str] = field(default_factory=dict)
+    by_head: list[tuple[str, str, str]] = field(default_factory=list)
 
     def edits_of(self, scope: Scope) -> Edits:
         """The edits of a class."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from transpiler.analyse.values import Value
+
+if TYPE_CHECKING:
+    from transpiler.fusions.fusion import Heads, Projection
 
 
 def config_fields(value: Value) -> list[str]:
@@ -17,7 +22,7 @@ def config_fields(value: Value) -> list[str]:
 
 def divisible(size: Value, text: str, replicable: bool = False) -> str:
     """Statement that refuses a size which the tensor-parallel ranks cannot share."""
-    fields = " * ".join(config_fields(size)) or text
+    fields = field_of(size, text)
     extra = ", replicable=True" if replicable else ""
     return f'require_divisible({text}, "{fields}"{extra})'
 
@@ -29,3 +34,27 @@ def layer(kind: str, name: str, *arguments: str) -> str:
         f"self.{name} = {kind}({inner}, quant_config=vllm_config.quant_config, "
         f'prefix=f"{{prefix}}.{name}", return_bias=False)'
     )
+
+
+def share_checks(query: Heads, key: Heads) -> list[str]:
+    """Statements that refuse heads which the ranks cannot share."""
+    checks = [divisible(query.count, query.text)]
+    if key.count is not query.count:
+        checks.append(divisible(key.count, key.text, replicable=True))
+    return checks
+
+
+def multiples(projections: list[Projection]) -> list[str]:
+    """Statements that refuse sizes which are no multiples, where heads rest on it."""
+    found: list[str] = []
+    for projection in projections:
+        for need in projection.heads.needs:
+            fields = (field_of(need.size, need.text), field_of(need.by, need.by_text))
+            said = ", ".join(f'"{name}"' for name in fields)
+            found.append(f"require_multiple({need.text}, {need.by_text}, {said})")
+    return list(dict.fromkeys(found))
+
+
+def field_of(size: Value, text: str) -> str:
+    """The config fields that a size comes from, for a message."""
+    return " * ".join(config_fields(size)) or text

@@ -24,13 +24,13 @@ from transpiler.fusions.fusion import (
     check_still,
     distinct_values,
     forward_of,
-    linear_of,
-    single_call,
     size_of,
     statements_of,
 )
-from transpiler.fusions.linears import divisible, layer
+from transpiler.fusions.linears import layer, multiples, share_checks
 from transpiler.fusions.moved import check_arguments
+from transpiler.fusions.packed_qkv import divide
+from transpiler.fusions.projections import is_interface_call, projection_of
 from transpiler.lower.axes import Axes
 from transpiler.refusal import Refused
 from transpiler.tree import code
@@ -46,7 +46,7 @@ class QKV(Fusion):
         same-projection: two of the three are one linear.
         different-input: they read different values.
         unequal-bias: their biases differ.
-        head-count: an output width is not written as heads times head size.
+        head-count: an output width is not heads times head size, or a view says so.
         head-size: the head sizes differ.
         not-dominating: the calls are not statements of one block.
         extra-use: a projection is used elsewhere too.
@@ -74,11 +74,13 @@ class QKV(Fusion):
             for role, operand in zip(ROLES, value.args[2:5], strict=True)
         ]
         work.projections[scope.name] = found
+        if len({p.child.name for p in found}) == 1 and found[0].heads.part is not None:
+            return divide(work, scope, found, self.name)
         query, key, last = found
         check_alike(scope, found)
         if "qkv_proj" in scope.children or "qkv_proj" in scope.init.assigned:
             raise Refused("name-taken", "self.qkv_proj exists", scope.cls.node)
-        if key.heads is not last.heads:
+        if key.heads.count is not last.heads.count:
             raise Refused("head-count", "key and value heads differ", last.call)
         owners = statements_of(scope.cls.method("forward"))
         statements = [owners[p.call] for p in found]
@@ -140,20 +142,21 @@ class QKV(Fusion):
         order = self.ordered(scope, found)
         arguments = [
             size_of(scope, query.child, 0)[1],
-            query.size_text,
-            query.heads_text,
-            key.heads_text,
+            query.heads.size_text,
+            query.heads.text,
+            key.heads.text,
             f"bias={bias_of(scope, query.child)[1]}",
         ]
         edits.swap(
             order[0].child.statement,
             self.name,
             [
-                divisible(query.heads, query.heads_text),
-                divisible(key.heads, key.heads_text, replicable=True),
+                *share_checks(query.heads, key.heads),
+                *multiples(found),
                 layer("QKVParallelLinear", "qkv_proj", *arguments),
             ],
         )
+        work.merged[scope.name] = "qkv_proj"
         for projection in order[1:]:
             edits.swap(projection.child.statement, self.name, [])
         for projection, shard in zip(found, ("q", "k", "v"), strict=True):
@@ -186,83 +189,5 @@ def check_alike(scope: Scope, found: list[Projection]) -> None:
                 f"self.{query.child.name} and self.{other.child.name} differ in bias",
                 other.child.call,
             )
-        if other.size is not query.size:
+        if other.heads.size is not query.heads.size:
             raise Refused("head-size", "head sizes differ", other.child.call)
-
-
-def is_interface_call(value: Value) -> bool:
-    """Whether a value is a call of Transformers' attention interface."""
-    return (
-        value.op == "call"
-        and bool(value.args)
-        and value.args[0].op == "call"
-        and value.args[0].name == "modeling_utils.ALL_ATTENTION_FUNCTIONS.get_interface"
-    )
-
-
-def sources(work: Work, scope: Scope, value: Value) -> set[Value]:
-    """Linear calls that a value is computed from, rotary followed per operand."""
-    if linear_of(scope, value) is not None:
-        return {value}
-    operands = list(value.args) + [operand for _, operand in value.keywords]
-    if value.op == "item" and value.args[0].op == "call":
-        call = value.args[0]
-        if call.name in work.applies:
-            operands = [call.args[int(value.name)]]
-    if value.op in {"carried", "looped", "param"}:
-        return set()
-    if value.op == "attr" and value.name in {"shape", "dtype", "device"}:
-        return set()
-    found: set[Value] = set()
-    if value.op == "module":
-        operands = operands[1:] if child_here(scope, value) else []
-    for operand in operands:
-        found |= sources(work, scope, operand)
-    return found
-
-
-def child_here(scope: Scope, value: Value) -> bool:
-    """Whether a module call is of a child of this class."""
-    return value.args[0].op == "child" and value.args[0].args[0].name == scope.name
-
-
-def projection_of(
-    work: Work, scope: Scope, axes: Axes, role: str, operand: Value
-) -> Projection:
-    """The linear that a query, key or value comes from, with heads and head size."""
-    found = sources(work, scope, operand)
-    where = scope.cls.method("forward")
-    if len(found) != 1:
-        raise Refused(
-            "not-one-projection", f"{role} comes from {len(found)} linears", where
-        )
-    (value,) = found
-    child = linear_of(scope, value)
-    if child is None:
-        raise AssertionError(role)
-    call = single_call(scope, child, value)
-    head_size = axes.of(operand)[-1]
-    node = child.argument(1, "out_features")
-    while node is not None and isinstance(node, cst.BinaryOperation):
-        sides = ((node.left, node.right), (node.right, node.left))
-        for heads, size in sides:
-            if (
-                isinstance(node.operator, cst.Multiply)
-                and scope.init.values[size] is head_size
-            ):
-                return Projection(
-                    role,
-                    child,
-                    value,
-                    call,
-                    scope.init.values[heads],
-                    code(heads),
-                    head_size,
-                    code(size),
-                )
-        break
-    raise Refused(
-        "head-count",
-        f"the width of self.{child.name} is not heads times the head size",
-        child.call,
-    )

@@ -32,7 +32,10 @@ def roots(work: Work, value: Value) -> frozenset[Value]:
     """The values whose memory a value may share, views looked through.
 
     A module may return what it was given, as may an activation: one is the identity.
+    The parts of a divided linear share nothing.
     """
+    if value in work.parts:
+        return frozenset({value})
     if value.op == "choice":
         return frozenset().union(*(roots(work, side) for side in value.args[1:]))
     if value.op in {"tuple", "list"}:

@@ -25,7 +25,7 @@ from transpiler.fusions.fusion import (
     the_node,
 )
 from transpiler.fusions.moved import check_moved
-from transpiler.fusions.qkv import is_interface_call
+from transpiler.fusions.projections import is_interface_call
 from transpiler.lower.axes import BATCH, HEADS, SEQUENCE, Axes
 from transpiler.lower.calls import called_child
 from transpiler.lower.texts import config_text
@@ -169,11 +169,12 @@ def check_eager(work: Work, scope: Scope, value: Value, node: cst.Call) -> None:
         raise Refused("eager-body", f"{function} is not in the table", node)
     heads = heads_of(work, scope)
     if work.eager[function] not in GROUPED:
-        if heads[0].heads is not heads[1].heads:
+        if heads[0].heads.count is not heads[1].heads.count:
             raise Refused("heads", "key heads are not repeated", node)
         return
     groups = scope.init.assigned.get("num_key_value_groups")
-    ratio = work.program.graph.make("binary", "//", (heads[0].heads, heads[1].heads))
+    counts = (heads[0].heads.count, heads[1].heads.count)
+    ratio = work.program.graph.make("binary", "//", counts)
     if groups is None or groups[0] is not ratio:
         raise Refused(
             "heads", "num_key_value_groups is not query heads // key heads", node
@@ -199,12 +200,14 @@ def heads_of(work: Work, scope: Scope) -> list[Projection]:
 
 
 def attribute_text(scope: Scope, value: Value | None, node: cst.Call) -> str:
-    """A scale, or a cap of the scores, as an attribute of the class."""
+    """A scale, or a cap of the scores: an attribute of the class, or a number."""
     if value is not None:
+        if value.op == "const" and type(value.constant) in {int, float}:
+            return repr(value.constant)
         for name, (known, _) in scope.init.assigned.items():
             if known is value:
                 return f"self.{name}"
-    raise Refused("scale", "scaling= is not an attribute of the class", node)
+    raise Refused("scale", "scaling= is no attribute of the class, and no number", node)
 
 
 def construct(
@@ -219,20 +222,23 @@ def construct(
     if "attn" in scope.children or "attn" in scope.init.assigned:
         raise Refused("name-taken", "self.attn exists", scope.cls.node)
     query, key, value = heads_of(work, scope)
-    if key.heads is not value.heads or query.size is not value.size:
+    if (
+        key.heads.count is not value.heads.count
+        or query.heads.size is not value.heads.size
+    ):
         raise Refused("heads", "the value's heads are not the key's", value.call)
     for projection in (query, key):
         out = projection.child.argument(1, "out_features")
         check_moved(scope, out, scope.cls.method("__init__"))
-    fused = any(s.owner == scope.name and s.target == "qkv_proj" for s in work.shards)
-    if fused:
-        heads, kv_heads = "self.qkv_proj.num_heads", "self.qkv_proj.num_kv_heads"
+    merged = work.merged.get(scope.name)
+    if merged is not None:
+        heads, kv_heads = f"self.{merged}.num_heads", f"self.{merged}.num_kv_heads"
     else:
         ranks = "get_tensor_model_parallel_world_size()"
-        heads = f"{query.heads_text} // {ranks}"
-        kv_heads = f"{key.heads_text} // {ranks}"
+        heads = f"{query.heads.text} // {ranks}"
+        kv_heads = f"{key.heads.text} // {ranks}"
     config = name_of(scope, "config")
-    arguments = [heads, query.size_text, scale, f"num_kv_heads={kv_heads}"]
+    arguments = [heads, query.heads.size_text, scale, f"num_kv_heads={kv_heads}"]
     arguments += [
         "cache_config=vllm_config.cache_config",
         "quant_config=vllm_config.quant_config",

@@ -51,6 +51,9 @@ class Axes:
 
     def find(self, value: Value) -> Shape:
         """Axes by kind of operation."""
+        if value in self.work.parts:
+            columns = self.work.parts[value].parts[value]
+            return columns.shape(self.work.program.graph)
         match value.op:
             case "module":
                 return self.of_module(value)
@@ -79,6 +82,8 @@ class Axes:
 
     def is_tensor(self, value: Value) -> bool:
         """Whether a value is a tensor rather than a number, size or config value."""
+        if value.op == "item" and value.args[0].op == "attr":
+            return value.args[0].name != "shape"
         if value.op in {"module", "carried", "looped", "param", "method", "item"}:
             return True
         if value.op == "choice":
@@ -129,32 +134,60 @@ class Axes:
         return value.constant
 
     def of_view(self, value: Value, before: Shape) -> Shape:
-        """`view(*x.shape[:-1], -1, size)` splits the last axis, `(…, -1)` joins."""
-        shape = value.args[1:]
-        if len(shape) < 2 or not self.is_leading(shape[0]):
+        """`view(*x.shape[:-1], n, size)` splits the last axis, `(…, -1)` joins."""
+        rest = self.after_tokens(value.args[1:])
+        if rest is None:
             raise self.refuse("a view that does not start with *x.shape[:-1]", value)
-        rest = shape[1:]
         flat = before[:2] == (BATCH, SEQUENCE)
-        if len(rest) == 2 and is_const(rest[0], -1) and len(before) == 3 and flat:
+        if len(rest) == 2 and len(before) == 3 and flat:
             return (*before[:-1], HEADS, rest[1])
         if len(rest) == 1 and is_const(rest[0], -1) and len(before) == 4 and flat:
             return (*before[:2], WIDTH)
         raise self.refuse("a view of another shape", value)
 
+    def after_tokens(self, shape: tuple[Value, ...]) -> tuple[Value, ...] | None:
+        """What follows batch and sequence in a view's sizes, None if they do not lead.
+
+        They are `*x.shape[:-1]` or `*x.shape[:2]`, or two sizes `batch, sequence`.
+        """
+        if shape and shape[0].op == "starred":
+            return shape[1:] if self.is_leading(shape[0].args[0]) else None
+        if len(shape) > 2 and self.is_measure(shape[0], 0):
+            is_left = is_const(shape[1], -1) and not any(
+                is_const(size, -1) for size in shape[2:]
+            )
+            return shape[2:] if is_left or self.is_measure(shape[1], 1) else None
+        return None
+
     def is_leading(self, value: Value) -> bool:
-        """Whether a value is `*x.shape[:-1]` of a `[batch, sequence, width]` tensor."""
-        if value.op != "starred":
+        """Whether a value is batch and sequence of a `[batch, sequence, …]` tensor."""
+        if value.op != "subscript" or not self.is_shape(value.args[0]):
             return False
-        taken = value.args[0]
-        if taken.op != "subscript" or taken.args[0].name != "shape":
-            return False
-        bounds = taken.args[1]
+        bounds = value.args[1]
+        ends = {3: (-1, 2), 4: (-2, 2)}[len(self.of(value.args[0].args[0]))]
         return (
             bounds.op == "slice"
             and is_const(bounds.args[0], None)
-            and is_const(bounds.args[1], -1)
-            and len(self.of(taken.args[0].args[0])) == 3
+            and any(is_const(bounds.args[1], end) for end in ends)
+            and is_const(bounds.args[2], None)
         )
+
+    def is_measure(self, value: Value, place: int) -> bool:
+        """Whether a value is batch (0) or sequence (1), taken from a tensor's shape."""
+        if value.op == "item":
+            return value.name == str(place) and self.is_shape(value.args[0])
+        return (
+            value.op == "subscript"
+            and is_const(value.args[1], place)
+            and self.is_shape(value.args[0])
+        )
+
+    def is_shape(self, value: Value) -> bool:
+        """Whether a value is the shape of a tensor that starts with batch, sequence."""
+        if value.op != "attr" or value.name != "shape":
+            return False
+        shape = self.of(value.args[0])
+        return shape[:2] == (BATCH, SEQUENCE) and len(shape) in {3, 4}
 
     def of_item(self, value: Value) -> Shape:
         """Results of the apply function, the interface and other modules."""

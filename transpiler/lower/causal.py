@@ -33,6 +33,8 @@ def lower_causal(work: Work, scope: Scope) -> Lowered:
         prefixes=prefixes_text(work),
         mapper=mapper_text(work),
         packed=packed_text(work),
+        lora="" if work.by_head else "SupportsLoRA, ",
+        rows=rows_text(work),
         embedding=embedding.name,
         head=head.linear.name,
         model=head.model.name,
@@ -63,6 +65,7 @@ def mapper_text(work: Work) -> str:
     entries = [
         (f".{path}.{shard.source}", f".{path}.{shard.target}", shard.shard)
         for shard in work.shards
+        if shard.shard
         for path in owners(work, shard.owner)
     ]
     renamed = [(old, new) for old, new, _ in entries]
@@ -136,8 +139,24 @@ def packed_text(work: Work) -> str:
     )
 
 
+def rows_text(work: Work) -> str:
+    """Statement that orders the rows of packed projections, empty without any.
+
+    vLLM takes the rows of a LoRA adapter as they come, so that such a model has none.
+    """
+    entries = [
+        f'".{path}.{name}.": {heads}'
+        for owner, name, heads in work.by_head
+        for path in owners(work, owner)
+    ]
+    if not entries:
+        return ""
+    table = ", ".join(entries)
+    return f"weights = ungrouped_rows(self, weights, {{{table}}})\n        "
+
+
 TEMPLATE = """
-class {name}(nn.Module, SupportsLoRA, SupportsPP, SupportsQuant, SupportsEagle3):
+class {name}(nn.Module, {lora}SupportsPP, SupportsQuant, SupportsEagle3):
     hf_to_vllm_mapper = WeightsMapper({prefixes}orig_to_new_stacked={{{mapper}}})
     packed_modules_mapping = {{{packed}}}
     embedding_modules = {{
@@ -190,7 +209,7 @@ class {name}(nn.Module, SupportsLoRA, SupportsPP, SupportsQuant, SupportsEagle3)
         weights = strict_weights(
             self, weights, tied=("{head}.weight", "{model}.{embedding}.weight")
         )
-        return AutoWeightsLoader(self).load_weights(
+        {rows}return AutoWeightsLoader(self).load_weights(
             weights, mapper=self.hf_to_vllm_mapper
         )
 """

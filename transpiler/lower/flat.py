@@ -12,7 +12,7 @@ import libcst as cst
 
 from transpiler.analyse.program import Scope
 from transpiler.analyse.values import Value
-from transpiler.edits import Change, parenthesised
+from transpiler.edits import Change, parenthesised, receiver
 from transpiler.fusions.fusion import (
     Work,
     distinct_values,
@@ -20,7 +20,7 @@ from transpiler.fusions.fusion import (
     is_identity,
     users_of,
 )
-from transpiler.fusions.qkv import is_interface_call
+from transpiler.fusions.projections import is_interface_call
 from transpiler.lower.axes import HEADS, Axes
 from transpiler.refusal import Refused
 
@@ -130,11 +130,6 @@ def first_argument(node: cst.BaseExpression) -> cst.BaseExpression:
     return cst.ensure_type(node, cst.Call).args[0].value
 
 
-def receiver(node: cst.BaseExpression) -> cst.BaseExpression:
-    """`x.method(…)` as `x`."""
-    return cst.ensure_type(cst.ensure_type(node, cst.Call).func, cst.Attribute).value
-
-
 def fold(node: cst.BaseExpression) -> cst.BaseExpression:
     """`x.transpose(…)` as `x.flatten(-2)`."""
     inner = parenthesised(receiver(node))
@@ -144,13 +139,16 @@ def fold(node: cst.BaseExpression) -> cst.BaseExpression:
     )
 
 
-def check_flat(scope: Scope) -> None:
+def check_flat(work: Work, scope: Scope) -> None:
     """No tensor is indexed or measured by axes that the flat layout has not.
 
     Raises:
         Refused: [layout] for a subscript of a tensor in a forward.
     """
+    edited = work.edits_of(scope).expressions
     for node, value in forward_of(scope).values.items():
+        if node in edited:
+            continue
         if isinstance(node, cst.Subscript) and value.op == "subscript":
             base = value.args[0]
             if base.op in {"module", "method", "carried", "looped", "item"}:

@@ -16,7 +16,7 @@ from transpiler.analyse.names import assigned_names
 from transpiler.analyse.program import Scope
 from transpiler.analyse.values import Value, is_const
 from transpiler.emit.imports import ORIGINS
-from transpiler.fusions.fusion import Work, forward_of, users_of
+from transpiler.fusions.fusion import Work, forward_of, linear_of, users_of
 from transpiler.refusal import Refused
 from transpiler.rewrite import names_read
 from transpiler.tree import children, code, nodes_within
@@ -80,6 +80,9 @@ def check_stated(work: Work, scope: Scope) -> None:
             )
     for _, node in forward_of(scope).writes:
         raise Refused("writes-in-place", "a value is written in place", node)
+    for value, call in forward_of(scope).alone:
+        if linear_of(scope, value) is None:
+            raise Refused("writes-in-place", "what is written may be shared", call)
     for name, (_, node) in forward_of(scope).assigned.items():
         raise Refused("stateful", f"the forward sets self.{name}", node)
     for name, (value, node) in scope.init.assigned.items():

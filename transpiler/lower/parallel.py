@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import libcst as cst
+
 from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import Value
 from transpiler.fusions.fusion import (
@@ -26,13 +28,15 @@ from transpiler.fusions.fusion import (
 )
 from transpiler.fusions.linears import divisible, layer
 from transpiler.fusions.moved import check_moved
-from transpiler.fusions.qkv import is_interface_call
+from transpiler.fusions.projections import is_interface_call
 from transpiler.lower.axes import HEADS, Axes
 from transpiler.refusal import Refused
+from transpiler.tree import code, nodes_within
 
 RULE = "parallel linears"
 # Norms of which the runtime has one that sums over the ranks.
 SHARDED = frozenset({"RMSNorm"})
+ACTIVATIONS = "activations.ACT2FN"
 
 
 def lower_linears(work: Work, scope: Scope) -> None:
@@ -79,6 +83,19 @@ def lower_linears(work: Work, scope: Scope) -> None:
         edits.swap(
             child.statement, RULE, [*checks, layer(kind, child.name, *arguments)]
         )
+
+
+def lower_activations(work: Work, scope: Scope) -> None:
+    """Replace the activations of a class that no fusion took."""
+    edits = work.edits_of(scope)
+    owners = statements_of(scope.cls.method("__init__"))
+    for node, value in scope.init.values.items():
+        is_looked_up = value.op == "subscript" and value.args[0].name == ACTIVATIONS
+        if not is_looked_up or not isinstance(node, cst.Subscript):
+            continue
+        if owners[node] not in edits.statements:
+            key = next(n for n in nodes_within(node) if isinstance(n, cst.Index)).value
+            edits.replace_text(node, "activation", f"activation({code(key)})", [key])
 
 
 @dataclass
@@ -160,7 +177,7 @@ def column_checks(work: Work, scope: Scope, child: Child) -> list[str]:
     """Statement that the output of a column-parallel linear can be shared evenly."""
     for projection in work.projections.get(scope.name, []):
         if projection.child is child:
-            return [divisible(projection.heads, projection.heads_text)]
+            return [divisible(projection.heads.count, projection.heads.text)]
     size, text = size_of(scope, child, 1)
     return [divisible(size, text)]
 
@@ -214,10 +231,12 @@ def shard(
     if fused or len(calls) != 1 or not known:
         raise Refused("parallel", "a norm over a shared width", node)
     projections = work.projections.get(scope.name, [])
+    if any(p.heads.part is not None for p in projections):
+        raise Refused("parallel", "a norm over a shared part of a width", node)
     kept = {p.child.name: p for p in projections if p.role != "query"}
     if not found <= set(kept):
         return []
     for name in found:
         out = kept[name].child.argument(1, "out_features")
         check_moved(scope, out, norm.statement)
-    return [f"num_heads={kept[min(found)].heads_text}"]
+    return [f"num_heads={kept[min(found)].heads.text}"]

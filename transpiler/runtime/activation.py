@@ -1,4 +1,4 @@
-"""Act-and-mul for every activation that Transformers knows.
+"""Every activation that Transformers knows, alone and as act-and-mul.
 
 vLLM has fused kernels for a few activations only, and its hand-written models
 refuse or replace the others.
@@ -9,11 +9,32 @@ from __future__ import annotations
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
-from vllm.model_executor.layers.activation import get_act_and_mul_fn
+from vllm.model_executor.layers.activation import get_act_and_mul_fn, get_act_fn
 from vllm.platforms import current_platform
 
 # Names under which vLLM's fused kernel computes exactly Transformers' activation.
 FUSED = frozenset({"silu", "swish", "gelu", "gelu_pytorch_tanh"})
+ALONE = frozenset({"gelu_fast", "gelu_new", "quick_gelu", "relu2"})
+
+
+def activation(name: str) -> nn.Module:
+    """The layer that computes `ACT2FN[name]`.
+
+    Args:
+        name: Key of `ACT2FN`, for example `relu2`.
+
+    Raises:
+        ValueError: Transformers has no activation of that name, or it has parameters,
+            of which nothing says how ranks share them.
+    """
+    if name not in ACT2FN:
+        raise ValueError(f"hidden_act={name!r} is not an activation of Transformers")
+    if name in ALONE:
+        return get_act_fn(name)
+    act: nn.Module = ACT2FN[name]
+    if any(True for _ in act.parameters()):
+        raise ValueError(f"hidden_act={name!r} has parameters of its own")
+    return act
 
 
 class ActAndMul(nn.Module):
@@ -21,36 +42,33 @@ class ActAndMul(nn.Module):
 
     Args:
         name: Key of `ACT2FN`, for example `relu2`.
-
-    Raises:
-        ValueError: The activation has parameters, which the checkpoint names otherwise.
+        gate_first: Whether the first half is the one that is activated.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, gate_first: bool = True) -> None:
         super().__init__()
-        self.act = ACT2FN[name]
-        if isinstance(self.act, nn.Module) and any(True for _ in self.act.parameters()):
-            raise ValueError(f"hidden_act={name!r} has parameters of its own")
+        self.act = activation(name)
+        self.gate_first = gate_first
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Gate and up side by side, `[..., 2 * d]`, to `[..., d]`."""
-        gate, up = x.chunk(2, -1)
+        first, second = x.chunk(2, -1)
+        gate, up = (first, second) if self.gate_first else (second, first)
         return self.act(gate) * up
 
 
-def act_and_mul(name: str) -> nn.Module:
+def act_and_mul(name: str, gate_first: bool = True) -> nn.Module:
     """The layer that computes `ACT2FN[name](gate) * up` of a merged projection.
 
     Args:
         name: Key of `ACT2FN`.
+        gate_first: Whether the gate is the first half, as in all vLLM's kernels.
 
     Raises:
         ValueError: Transformers has no activation of that name, or it is learned.
     """
-    if name not in ACT2FN:
-        raise ValueError(f"hidden_act={name!r} is not an activation of Transformers")
     # vLLM's tanh kernel falls back to the exact GELU on ROCm: another function.
     exact = not (name == "gelu_pytorch_tanh" and current_platform.is_rocm())
-    if name in FUSED and exact:
+    if name in FUSED and exact and gate_first:
         return get_act_and_mul_fn(name)
-    return ActAndMul(name)
+    return ActAndMul(name, gate_first)

@@ -25,3 +25,19 @@ def require_divisible(size: int, field: str, replicable: bool = False) -> None:
         raise ValueError(
             f"{field}={size} cannot be shared by tensor_parallel_size={ranks} ranks"
         )
+
+
+def require_multiple(size: int, by: int, field: str, by_field: str) -> None:
+    """Refuse a size that is no multiple of another: upstream rounds the quotient down.
+
+    Args:
+        size: For example the hidden size.
+        by: For example the number of heads.
+        field: Config field that `size` comes from, for the message.
+        by_field: Config field that `by` comes from.
+
+    Raises:
+        ValueError: It is no multiple.
+    """
+    if size % by:
+        raise ValueError(f"{field}={size} is not a multiple of {by_field}={by}")
