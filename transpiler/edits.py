@@ -64,6 +64,18 @@ class Edits:
         self.rules[node] = rule
         self.keeps[node] = tuple(keeps)
 
+    def refine(
+        self,
+        node: cst.CSTNode,
+        rule: str,
+        change: Change,
+        keeps: Sequence[cst.CSTNode] = (),
+    ) -> None:
+        """Rewrite an expression, after what another rule makes of it."""
+        first = self.expressions.pop(node, None)
+        whole = change if first is None else lambda made: change(first(made))
+        self.replace(node, rule, whole, keeps)
+
     def replace_text(
         self,
         node: cst.CSTNode,

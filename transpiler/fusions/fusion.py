@@ -233,6 +233,11 @@ def child_of(scope: Scope, value: Value) -> Child | None:
     return scope.children.get(value.args[0].name) if owner == scope.name else None
 
 
+def operand_of(call: Value) -> Value:
+    """The operand of a norm's call, which takes one, by position or by name."""
+    return [*call.args[1:], *(operand for _, operand in call.keywords)][0]
+
+
 def linear_of(scope: Scope, value: Value) -> Child | None:
     """The linear child whose call a value is."""
     child = child_of(scope, value)

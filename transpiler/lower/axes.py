@@ -94,11 +94,10 @@ class Axes:
 
     def of_module(self, value: Value) -> Shape:
         """A module keeps all axes but the last."""
-        operand = (
-            value.args[1]
-            if len(value.args) > 1
-            else dict(value.keywords).get("hidden_states")
-        )
+        given = [*value.args[1:2], value.keyword("hidden_states")]
+        if len(value.args) + len(value.keywords) == 2:
+            given = [*value.args[1:], *(v for _, v in value.keywords)]
+        operand = given[0]
         if operand is None:
             raise self.refuse("a module call without operand", value)
         owner = value.args[0].args[0].name if value.args[0].op == "child" else ""

@@ -11,18 +11,21 @@ from __future__ import annotations
 import libcst as cst
 
 from transpiler.analyse.program import Scope
-from transpiler.analyse.values import Value
+from transpiler.analyse.values import Value, is_const
 from transpiler.edits import Change, parenthesised, receiver
 from transpiler.fusions.fusion import (
     Work,
     distinct_values,
     forward_of,
     is_identity,
+    operand_of,
+    statements_of,
     users_of,
 )
 from transpiler.fusions.projections import is_interface_call
 from transpiler.lower.axes import HEADS, Axes
 from transpiler.refusal import Refused
+from transpiler.tree import code
 
 RULE = "flat tokens"
 
@@ -38,10 +41,14 @@ def lower_layout(work: Work, scope: Scope) -> None:
     check_folded(scope, axes)
     edits = work.edits_of(scope)
     for node in flow.calls:
-        if node in edits.expressions or not isinstance(node.func, cst.Attribute):
-            continue
         value = flow.values.get(node)
-        if value is None:
+        if value is None or not isinstance(node.func, cst.Attribute):
+            continue
+        if work.is_norm(scope, value) and is_folded(scope, axes, operand_of(value)):
+            change = apart(heads_of(scope, axes, value, node))
+            edits.refine(node, RULE, change, [node.args[0].value])
+            continue
+        if node in edits.expressions:
             continue
         if node.args and is_identity(flow, node, value) and is_dropout(node):
             edits.replace(node, "no training", first_argument, [node.args[0].value])
@@ -86,7 +93,7 @@ def is_attended(value: Value) -> bool:
 
 
 def check_folded(scope: Scope, axes: Axes) -> None:
-    """No module is called on heads that the flat layout has folded into one axis.
+    """No module but a norm is called on heads that the flat layout has folded.
 
     Raises:
         Refused: [layout].
@@ -95,10 +102,13 @@ def check_folded(scope: Scope, axes: Axes) -> None:
     if not any(v.op == "method" and v.name in {"view", "transpose"} for v in values):
         return
     for value in values:
-        if value.op != "module" or value.args[0].op != "child" or len(value.args) < 2:
+        if value.op != "module" or value.args[0].op != "child":
             continue
-        if axes.is_tensor(value.args[1]) and is_folded(scope, axes, value.args[1]):
-            raise axes.refuse("a module on heads that are folded", value)
+        if axes.work.is_norm(scope, value) and head_size(scope, axes, value):
+            continue
+        for operand in (*value.args[1:], *(v for _, v in value.keywords)):
+            if axes.is_tensor(operand) and is_folded(scope, axes, operand):
+                raise axes.refuse("a module on heads that are folded", value)
 
 
 def is_folded(scope: Scope, axes: Axes, value: Value) -> bool:
@@ -120,6 +130,26 @@ def is_folded(scope: Scope, axes: Axes, value: Value) -> bool:
     return True
 
 
+def head_size(scope: Scope, axes: Axes, value: Value) -> str:
+    """The attribute that holds the size of the heads that a norm is called on."""
+    size = axes.of(value)[-1]
+    held = (name for name, (v, _) in scope.init.assigned.items() if v is size)
+    return next(held, "")
+
+
+def heads_of(scope: Scope, axes: Axes, value: Value, node: cst.Call) -> str:
+    """The method call that takes folded heads apart for a norm, as source text."""
+    size = axes.of(value)[-1]
+    names = forward_of(scope).environments[
+        statements_of(scope.cls.method("forward"))[node]
+    ]
+    for name, known in names.items():
+        whole = known.op == "tuple" and len(known.args) == 3 and known.args[2] is size
+        if whole and is_const(known.args[1], -1) and axes.is_leading(known.args[0]):
+            return f"view({name})"
+    return f"unflatten(-1, (-1, self.{head_size(scope, axes, value)}))"
+
+
 def is_dropout(node: cst.Call) -> bool:
     """Whether a call that returns its operand is torch's functional dropout."""
     return isinstance(node.func, cst.Attribute) and node.func.attr.value == "dropout"
@@ -137,6 +167,21 @@ def fold(node: cst.BaseExpression) -> cst.BaseExpression:
         func=cst.Attribute(value=inner, attr=cst.Name("flatten")),
         args=[cst.Arg(cst.parse_expression("-2"))],
     )
+
+
+def apart(heads: str) -> Change:
+    """A change of `norm(x)`, which gets the heads one by one and hands them on folded.
+
+    Args:
+        heads: The method call that takes them apart.
+    """
+
+    def change(node: cst.BaseExpression) -> cst.BaseExpression:
+        call = cst.ensure_type(node, cst.Call)
+        operand = code(parenthesised(call.args[0].value))
+        return cst.parse_expression(f"{code(call.func)}({operand}.{heads}).flatten(-2)")
+
+    return change
 
 
 def check_flat(work: Work, scope: Scope) -> None:

@@ -21,6 +21,7 @@ from transpiler.fusions.fusion import (
     distinct_values,
     forward_of,
     linear_of,
+    operand_of,
     single_call,
     size_of,
     statements_of,
@@ -193,10 +194,13 @@ def producers(work: Work, scope: Scope, value: Value) -> set[str]:
     if value.op == "module":
         if value.args[0].op != "child" or value.args[0].args[0].name != scope.name:
             return set()
-        found = producers(work, scope, value.args[1]) if len(value.args) > 1 else set()
         norm = work.is_norm(scope, value)
-        if found and norm is not None:
-            shape = Axes(work, scope).of(value.args[1])
+        given = operand_of(value) if norm is not None else None
+        if norm is None and len(value.args) > 1:
+            given = value.args[1]
+        found = producers(work, scope, given) if given is not None else set()
+        if found and norm is not None and given is not None:
+            shape = Axes(work, scope).of(given)
             if len(shape) != 4 or HEADS not in shape:
                 work.sharded[(scope.name, norm.name)] = shard(
                     work, scope, norm, value, found
