@@ -45,8 +45,8 @@ def lower_layout(work: Work, scope: Scope) -> None:
         if value is None or not isinstance(node.func, cst.Attribute):
             continue
         if work.is_norm(scope, value) and is_folded(scope, axes, operand_of(value)):
-            change = apart(heads_of(scope, axes, value, node))
-            edits.refine(node, RULE, change, [node.args[0].value])
+            heads = heads_of(scope, axes, value, node)
+            edits.refine(node, RULE, apart(heads), [node.args[0].value])
             continue
         if node in edits.expressions:
             continue
