@@ -42,7 +42,7 @@ RMS_LATE = RMS.replace(
 RMS_WIDE = RMS_LATE.replace("self.weight * full", "self.weight.float() * full")
 RMS_ABOUT_ONE = RMS_LATE.replace(
     "self.weight * full", "(1.0 + self.weight.float()) * full"
-)
+).replace("ones", "zeros")
 
 LAYER_BARE = """
 class Norm(nn.Module):
