@@ -11,7 +11,7 @@ from __future__ import annotations
 import libcst as cst
 
 from transpiler.analyse.program import Scope
-from transpiler.analyse.values import Value, is_const
+from transpiler.analyse.values import Value
 from transpiler.edits import Change, parenthesised, receiver
 from transpiler.fusions.fusion import (
     Work,
@@ -139,13 +139,14 @@ def head_size(scope: Scope, axes: Axes, value: Value) -> str:
 
 def heads_of(scope: Scope, axes: Axes, value: Value, node: cst.Call) -> str:
     """The method call that takes folded heads apart for a norm, as source text."""
-    size = axes.of(value)[-1]
+    graph, size = axes.work.program.graph, axes.of(value)[-1]
     names = forward_of(scope).environments[
         statements_of(scope.cls.method("forward"))[node]
     ]
     for name, known in names.items():
-        whole = known.op == "tuple" and len(known.args) == 3 and known.args[2] is size
-        if whole and is_const(known.args[1], -1) and axes.is_leading(known.args[0]):
+        if known.op != "tuple" or len(known.args) != 3:
+            continue
+        if axes.after_tokens(known.args) == (graph.const(-1), size):
             return f"view({name})"
     return f"unflatten(-1, (-1, self.{head_size(scope, axes, value)}))"
 
