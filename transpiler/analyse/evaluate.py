@@ -198,15 +198,21 @@ class Evaluator(Expressions):
         if decided is not None:
             self.flow.tests[node] = decided
             return self.block(sides[0] if decided else sides[1])
-        before = dict(self.names)
+        before, held = dict(self.names), dict(self.flow.assigned)
+        attributes: list[dict[str, tuple[Value, cst.CSTNode]]] = []
         returned: list[Value | None] = []
         after: list[dict[str, Value]] = []
         for sense, side in ((True, sides[0]), (False, sides[1])):
-            self.names = dict(before)
+            self.names, self.flow.assigned = dict(before), dict(held)
             self.guards.append((test, sense))
             returned.append(self.block(side))
             self.guards.pop()
             after.append(self.names)
+            attributes.append(self.flow.assigned)
+        self.flow.assigned = self.merge_held(test, held, *attributes)
+        for place, result in enumerate(returned):
+            if result is not None and result.op == "raise":
+                self.flow.assigned = attributes[1 - place]
         if returned[0] is None and returned[1] is None:
             self.names = self.merge_names(test, *after)
             return None
@@ -227,6 +233,23 @@ class Evaluator(Expressions):
             stays = self.graph.const(None)
         pair = (stays, leaves) if falls == 0 else (leaves, stays)
         return self.merge(test, *pair)
+
+    def merge_held(
+        self,
+        test: Value,
+        before: dict[str, tuple[Value, cst.CSTNode]],
+        yes: dict[str, tuple[Value, cst.CSTNode]],
+        no: dict[str, tuple[Value, cst.CSTNode]],
+    ) -> dict[str, tuple[Value, cst.CSTNode]]:
+        """Attributes after both sides of an undecided test, with a place of each."""
+        missing = self.graph.make("missing")
+        found: dict[str, tuple[Value, cst.CSTNode]] = {}
+        for name in {**yes, **no}:
+            sides = [side[name] for side in (yes, no) if name in side]
+            new = [side for side in sides if side is not before.get(name)]
+            values = [side[name][0] if name in side else missing for side in (yes, no)]
+            found[name] = (self.merge(test, *values), (new or sides)[0][1])
+        return found
 
     def merge_names(
         self, test: Value, yes: dict[str, Value], no: dict[str, Value]

@@ -5,8 +5,9 @@ module call. The parameters of a class are the values its callers pass, so that 
 mask or a constant that the model makes is still itself inside the attention.
 
 Refused when
-    constructor: a constructor branches on the config, makes one child twice or sets
-        it again, or gives a module its arguments by `*` or `**`.
+    constructor: a constructor makes one child twice or sets it again, or gives a
+        module its arguments by `*` or `**`; a child that only a test makes is read in
+        another way than called.
     arguments: a constructor takes starred parameters.
     constructed-twice: a class is made twice with different arguments.
     called-twice: a class is called with two masks or constants, or tensors that are
@@ -16,6 +17,7 @@ Refused when
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -49,6 +51,7 @@ class Child:
         assignment: The assignment on that line.
         many: Whether it is a list of such modules.
         value: What the constructor call is, as a value.
+        guarded: Whether a test of the config decides that it is made.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Child:
     assignment: cst.Assign
     many: bool
     value: Value
+    guarded: bool = False
 
     def argument(self, position: int, keyword: str) -> cst.BaseExpression | None:
         """An argument of the constructor call, by position or keyword."""
@@ -167,16 +171,13 @@ class Analyser:
         scope.init = evaluator.flow
         self_value = self.program.graph.make("self", cls.name)
         evaluator.run(init, {"self": self_value, **bound})
-        if evaluator.guards:
-            raise Refused("constructor", "an undecided branch", init)
         check_attributes_free(cls, list(scope.init.assigned))
         for node in nested(init):
             small = node.body[0] if isinstance(node, cst.SimpleStatementLine) else None
             if isinstance(small, cst.Return):
                 raise Refused("constructor", "the constructor returns", node)
-        for statement in init.body.body:
-            if isinstance(statement, cst.SimpleStatementLine):
-                self.find_child(scope, statement)
+        for statement, guarded in lines_run(init.body, scope.init):
+            self.find_child(scope, statement, guarded)
         for child in list(scope.children.values()):
             again = scope.statement_of(child.name)
             if again not in [t.target for t in child.assignment.targets]:
@@ -184,7 +185,9 @@ class Analyser:
             self.construct_child(scope, child)
         return scope
 
-    def find_child(self, scope: Scope, statement: cst.SimpleStatementLine) -> None:
+    def find_child(
+        self, scope: Scope, statement: cst.SimpleStatementLine, guarded: bool
+    ) -> None:
         """Record `self.x = Class(...)` and `self.x = ModuleList([Class(...) …])`."""
         for small in statement.body:
             if not isinstance(small, cst.Assign) or not isinstance(
@@ -207,7 +210,7 @@ class Analyser:
                         raise Refused("constructor", f"self.{name} is made twice", call)
                     value = scope.init.values[call]
                     scope.children[name] = Child(
-                        name, kind, call, statement, small, many, value
+                        name, kind, call, statement, small, many, value, guarded
                     )
 
     def constructed(
@@ -286,11 +289,27 @@ class Analyser:
         else:
             scope.forward = flow
             scope.loops = evaluator.loops
+        self.check_guarded(scope, flow)
         for call in flow.calls:
             value = flow.values.get(call)
             if value is not None and value.op == "module":
                 self.enter_call(scope, value)
         return flow.result
+
+    def check_guarded(self, scope: Scope, flow: Flow) -> None:
+        """A child that may not be there is called and not asked for.
+
+        Raises:
+            Refused: [constructor]; what is asked would have been taken for granted.
+        """
+        called = {call.func for call in flow.calls}
+        for node, value in flow.values.items():
+            if value.op != "child" or node in called:
+                continue
+            child = scope.children.get(value.name)
+            own = value.args[0].name == scope.name
+            if own and child is not None and child.guarded:
+                raise Refused("constructor", f"self.{child.name} is read", node)
 
     def check_same_call(
         self, scope: Scope, bound: dict[str, Value], flow: Flow
@@ -333,6 +352,23 @@ class Analyser:
         bound = bind_arguments(forward, shifted, self.program.graph, skip=1)
         if child.kind not in self.leaves:
             self.program.results[call] = self.enter(cls, bound)
+
+
+def lines_run(
+    block: cst.BaseSuite, flow: Flow
+) -> Iterator[tuple[cst.SimpleStatementLine, bool]]:
+    """Lines of a constructor that run, and whether only where a test holds."""
+    for node in block.body:
+        if isinstance(node, cst.SimpleStatementLine):
+            yield node, False
+        elif isinstance(node, cst.If):
+            sides = (node.body, getattr(node.orelse, "body", None))
+            if isinstance(node.orelse, cst.If):
+                sides = (node.body, cst.IndentedBlock([node.orelse]))
+            for sense, side in zip((True, False), sides, strict=True):
+                if side is not None and flow.tests.get(node, sense) is sense:
+                    for line, guarded in lines_run(side, flow):
+                        yield line, guarded or node not in flow.tests
 
 
 def is_activation(value: Value) -> bool:

@@ -111,6 +111,8 @@ def lower_children(work: Work, scope: Scope) -> None:
     """Rewrite the constructor calls of norms and of the file's own classes."""
     edits = work.edits_of(scope)
     for child in scope.children.values():
+        if child.guarded and child.kind not in work.norms:
+            raise Refused("child", f"self.{child.name} may not be there", child.call)
         if child.statement in edits.statements or child.many:
             continue
         if child.kind in work.norms:

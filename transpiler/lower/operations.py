@@ -19,7 +19,7 @@ from transpiler.emit.imports import ORIGINS
 from transpiler.fusions.fusion import Work, forward_of, linear_of, users_of
 from transpiler.refusal import Refused
 from transpiler.rewrite import names_read
-from transpiler.tree import children, code, nodes_within
+from transpiler.tree import children, code, nodes_within, statements_within
 
 # Functions and methods that work on each element alone.
 ELEMENTWISE = frozenset(
@@ -115,7 +115,15 @@ def check_constructor(work: Work, scope: Scope) -> None:
             raise Refused("constructor-effect", "self is passed on", node)
     for walrus in scope.init.bound:
         raise Refused("constructor-effect", "a name is bound in an expression", walrus)
+    said = {
+        call
+        for node in nodes_within(init)
+        if isinstance(node, cst.Raise)
+        for call in nodes_within(node)
+    }
     for call in scope.init.effects:
+        if call in said:
+            continue
         value = scope.init.values[call]
         text = code(call)
         if text.startswith("super().__init__("):
@@ -126,8 +134,8 @@ def check_constructor(work: Work, scope: Scope) -> None:
             value.op != "call" or value.name not in work.program.module.classes
         ):
             raise Refused("constructor-effect", f"{text} may do more", call)
-    for line in init.body.body:
-        if not isinstance(line, cst.SimpleStatementLine):
+    for line in statements_within(init):
+        if not isinstance(line, cst.SimpleStatementLine | cst.If):
             raise Refused("constructor-effect", "a compound statement", line)
     for name in assigned_names(init.body):
         if name in scope.parameters:
