@@ -1,15 +1,17 @@
-"""Inline: a method that only returns an expression stands where it is called.
+"""Inline: a method that is called once stands where it is called.
 
 Upstream may keep a part of a forward in a method of its own. Where that method is
 `return <expression>` and is called once, the expression in the place of the call is
-the same program, and everything after this step sees one forward.
+the same program, and everything after this step sees one forward. Assignments before
+the `return` stand before the statement of the call, where they bind no name that the
+forward has for something else.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -17,7 +19,7 @@ import libcst as cst
 from transpiler.analyse.names import assigned_names
 from transpiler.analyse.statements import MODULE_METHODS
 from transpiler.edits import Fate, parenthesised
-from transpiler.rewrite import is_docstring
+from transpiler.rewrite import is_docstring, simple_targets
 from transpiler.tree import code, nodes_within, plain_names, statements_within
 
 FATE = Fate("rewritten", "stands where it is called")
@@ -46,11 +48,22 @@ class Inlined:
 
 @dataclass(frozen=True)
 class Helper:
-    """A method that may be inlined, with its one call."""
+    """A method that may be inlined, with its one call.
+
+    Attributes:
+        method: The method.
+        lines: Its assignments.
+        expression: What it returns.
+        call: The call.
+        statement: The statement of the call, where there are assignments.
+        given: Operands of the call by parameter.
+    """
 
     method: cst.FunctionDef
+    lines: tuple[cst.SimpleStatementLine, ...]
     expression: cst.BaseExpression
     call: cst.Call
+    statement: cst.CSTNode | None
     given: dict[str, cst.BaseExpression]
 
 
@@ -61,16 +74,18 @@ class Moving(cst.CSTTransformer):
         self,
         inlined: Inlined,
         replaced: dict[cst.CSTNode, cst.BaseExpression],
+        before: dict[cst.CSTNode, list[cst.BaseStatement]],
         removed: cst.CSTNode | None = None,
     ) -> None:
         super().__init__()
         self.inlined = inlined
         self.replaced = replaced
+        self.before = before
         self.removed = removed
 
     def on_leave(  # type: ignore[override]
         self, original_node: cst.CSTNode, updated_node: cst.CSTNode
-    ) -> cst.CSTNode | cst.RemovalSentinel:
+    ) -> cst.CSTNode | cst.RemovalSentinel | cst.FlattenSentinel[cst.BaseStatement]:
         """Replace, remove, or note the node's origin."""
         if original_node is self.removed:
             return cst.RemoveFromParent()
@@ -78,6 +93,8 @@ class Moving(cst.CSTTransformer):
             return self.replaced[original_node]
         if updated_node is not original_node:
             self.inlined.origins[updated_node] = original_node
+        if original_node in self.before and isinstance(updated_node, cst.BaseStatement):
+            return cst.FlattenSentinel([*self.before[original_node], updated_node])
         return updated_node
 
 
@@ -121,12 +138,12 @@ def methods_of(cls: cst.ClassDef) -> list[cst.FunctionDef]:
 
 def helper_of(method: cst.FunctionDef, forward: cst.FunctionDef) -> Helper | None:
     """A method with its call in a forward, where the two can be joined."""
-    body = [line for line in method.body.body if not is_docstring(line)]
-    small = body[0].body[0] if isinstance(body[0], cst.SimpleStatementLine) else None
+    *lines, last = [line for line in method.body.body if not is_docstring(line)]
+    small = last.body[0] if isinstance(last, cst.SimpleStatementLine) else None
     params = method.params
     special = params.kwonly_params or params.posonly_params or params.star_kwarg
     starred = isinstance(params.star_arg, cst.Param)
-    if len(body) != 1 or not isinstance(small, cst.Return) or small.value is None:
+    if not isinstance(small, cst.Return) or small.value is None:
         return None
     if special or starred or method.decorators or method.asynchronous:
         return None
@@ -139,6 +156,8 @@ def helper_of(method: cst.FunctionDef, forward: cst.FunctionDef) -> Helper | Non
     if len(calls) != 1 or names[:1] != ["self"]:
         return None
     given = given_to(calls[0], names[1:])
+    if lines:
+        return helper_with_lines(method, lines, small.value, forward, calls[0], given)
     reads = Counter(node.value for node in plain_names(small.value))
     local = {*assigned_names(forward), *(p.name.value for p in forward.params.params)}
     free = set(reads) - set(names)
@@ -146,7 +165,58 @@ def helper_of(method: cst.FunctionDef, forward: cst.FunctionDef) -> Helper | Non
         return None
     if any(n > 1 and not is_plain(given[k]) for k, n in reads.items() if k in given):
         return None
-    return Helper(method, small.value, calls[0], given)
+    return Helper(method, (), small.value, calls[0], None, given)
+
+
+def helper_with_lines(
+    method: cst.FunctionDef,
+    lines: Sequence[cst.CSTNode],
+    expression: cst.BaseExpression,
+    forward: cst.FunctionDef,
+    call: cst.Call,
+    given: dict[str, cst.BaseExpression] | None,
+) -> Helper | None:
+    """A method of assignments and a `return`, called as a statement's whole value.
+
+    It takes names, and binds only names that the forward has not, or does not read
+    after the call.
+    """
+    body = list(forward.body.body)
+    place = next((s for s in body if called_by(s) is call), None)
+    assigned = [line for line in lines if is_assignment(line)]
+    if given is None or place is None or len(assigned) != len(lines):
+        return None
+    if not all(isinstance(operand, cst.Name) for operand in given.values()):
+        return None
+    own = {name for line in lines for name in assigned_names(line)}
+    local = {*assigned_names(forward), *(p.name.value for p in forward.params.params)}
+    after = {
+        node.value
+        for statement in body[body.index(place) + 1 :]
+        for node in plain_names(statement)
+    }
+    same = {n for n, v in given.items() if isinstance(v, cst.Name) and v.value == n}
+    operands = {code(operand) for name, operand in given.items() if name not in same}
+    reads = {n.value for line in [*lines, expression] for n in plain_names(line)}
+    if (own & local) - same or own & (operands | after) or own & (set(given) - same):
+        return None
+    if (reads - set(given) - own - {"self"}) & local or assigned_names(expression):
+        return None
+    kept = tuple(line for line in assigned if isinstance(line, cst.SimpleStatementLine))
+    return Helper(method, kept, expression, call, place, given)
+
+
+def called_by(statement: cst.CSTNode) -> cst.CSTNode | None:
+    """The value of a statement that is one assignment."""
+    if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:
+        small = statement.body[0]
+        return small.value if isinstance(small, cst.Assign) else None
+    return None
+
+
+def is_assignment(line: cst.CSTNode) -> bool:
+    """Whether a statement does nothing but bind plain names."""
+    return called_by(line) is not None and simple_targets(line) is not None
 
 
 def given_to(call: cst.Call, names: list[str]) -> dict[str, cst.BaseExpression] | None:
@@ -170,10 +240,13 @@ def is_plain(node: cst.BaseExpression) -> bool:
 def substitute(inlined: Inlined, helper: Helper) -> None:
     """Put a helper's expression, with what it is given, in the place of its call."""
     reads: dict[cst.CSTNode, cst.BaseExpression] = {}
-    for node in plain_names(helper.expression):
-        if node.value in helper.given:
-            reads[node] = copied(inlined, helper.given[node.value])
-    expression = helper.expression.visit(Moving(inlined, reads))
+    for part in (*helper.lines, helper.expression):
+        for node in plain_names(part):
+            given = helper.given.get(node.value)
+            if given is not None and code(given) != node.value:
+                reads[node] = copied(inlined, given)
+    lines = [line.visit(Moving(inlined, reads, {})) for line in helper.lines]
+    expression = helper.expression.visit(Moving(inlined, reads, {}))
     if not isinstance(expression, cst.BaseExpression):
         raise AssertionError("an expression stays one")
     joined = parenthesised(expression)
@@ -185,7 +258,13 @@ def substitute(inlined: Inlined, helper: Helper) -> None:
         joined = expression
     if joined is not expression:
         inlined.origins[joined] = helper.expression
-    tree = inlined.tree.visit(Moving(inlined, {helper.call: joined}, helper.method))
+    before: dict[cst.CSTNode, list[cst.BaseStatement]] = {}
+    if helper.statement is not None:
+        before[helper.statement] = [
+            line for line in lines if isinstance(line, cst.BaseStatement)
+        ]
+    moving = Moving(inlined, {helper.call: joined}, before, helper.method)
+    tree = inlined.tree.visit(moving)
     for gone in (helper.method, *statements_within(helper.method)):
         inlined.fates[inlined.origin(gone)] = FATE
     inlined.tree = cst.ensure_type(tree, cst.Module)
