@@ -17,6 +17,7 @@ from transpiler.fusions.fusion import Work, distinct_values, linear_of, users_of
 from transpiler.fusions.reads import MEASURES
 from transpiler.fusions.sizes import NONE, Needs, Size, number, shared, size_from
 from transpiler.lower.axes import BATCH, HEADS, SEQUENCE, WIDTH, Axes, Shape
+from transpiler.refusal import Refused
 
 ONE = number(1)
 LAYOUT = frozenset({"transpose", "view"})
@@ -81,7 +82,10 @@ def find_parts(work: Work, scope: Scope) -> None:
         if out is None:
             continue
         width = size_from(work.program.graph, scope.init.values[out])
-        split = find_split(Axes(work, scope), scope, value, width)
+        try:
+            split = find_split(Axes(work, scope), scope, value, width)
+        except Refused:  # a view of axes that are not followed divides nothing
+            continue
         if split is not None:
             work.parts |= dict.fromkeys(split.parts, split)
 
