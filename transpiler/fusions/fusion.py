@@ -15,6 +15,7 @@ from transpiler.analyse.values import Value
 from transpiler.edits import Edits
 from transpiler.fusions.norms import Norm
 from transpiler.refusal import Refused
+from transpiler.rewrite import is_docstring
 from transpiler.tree import children, code, nodes_within, plain_names
 
 if TYPE_CHECKING:
@@ -342,13 +343,14 @@ def check_linear(child: Child) -> None:
 
 
 def block_of(scope: Scope) -> list[cst.CSTNode]:
-    """The statements of a forward, with those of branches that are always taken."""
+    """The statements of a forward, docstring aside, branches always taken opened."""
     tests = forward_of(scope).tests
 
     def live(block: Sequence[cst.CSTNode]) -> Iterator[cst.CSTNode]:
         for node in block:
             if not isinstance(node, cst.If) or node not in tests:
-                yield node
+                if not is_docstring(node):
+                    yield node
             elif tests[node]:
                 yield from live(node.body.body)
             elif isinstance(node.orelse, cst.Else):
