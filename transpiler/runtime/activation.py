@@ -14,6 +14,8 @@ from vllm.platforms import current_platform
 
 # Names under which vLLM's fused kernel computes exactly Transformers' activation.
 FUSED = frozenset({"silu", "swish", "gelu", "gelu_pytorch_tanh"})
+# The fields of configs that name one.
+FIELDS = "hidden_act, hidden_activation or activation_function"
 ALONE = frozenset({"gelu_fast", "gelu_new", "quick_gelu", "relu2"})
 
 
@@ -28,12 +30,12 @@ def activation(name: str) -> nn.Module:
             of which nothing says how ranks share them.
     """
     if name not in ACT2FN:
-        raise ValueError(f"hidden_act={name!r} is not an activation of Transformers")
+        raise ValueError(f"{FIELDS}: {name!r} is not an activation of Transformers")
     if name in ALONE:
         return get_act_fn(name)
     act: nn.Module = ACT2FN[name]
     if any(True for _ in act.parameters()):
-        raise ValueError(f"hidden_act={name!r} has parameters of its own")
+        raise ValueError(f"{FIELDS}: {name!r} has parameters of its own")
     return act
 
 
