@@ -31,6 +31,7 @@ from transpiler.fusions.sums import (
     norm_call,
 )
 from transpiler.fusions.widths import is_as_wide
+from transpiler.lower.embedding import stream_width
 from transpiler.refusal import Refused
 
 
@@ -164,7 +165,10 @@ def check_adds(work: Work, norm: Child) -> None:
 
 def norm_width(work: Work, scope: Scope, norm: Child) -> Value | None:
     """The width that a norm is made for, None where its class says it."""
-    made = work.norms[norm.kind].width(norm)
+    known = work.norms[norm.kind]
+    if "hidden_size" not in known.places:
+        return stream_width(work)
+    made = known.width(norm)
     return scope.init.values[made] if made is not None else None
 
 

@@ -19,9 +19,7 @@ from transpiler.analyse.module import (
     ModelingModule,
     check_neutral,
 )
-from transpiler.analyse.program import Child, Scope
-from transpiler.refusal import Refused
-from transpiler.tree import code
+from transpiler.analyse.program import Child
 
 RMS = """
 class Norm(nn.Module):
@@ -43,6 +41,18 @@ RMS_WIDE = RMS_LATE.replace("self.weight * full", "self.weight.float() * full")
 RMS_ABOUT_ONE = RMS_LATE.replace(
     "self.weight * full", "(1.0 + self.weight.float()) * full"
 ).replace("ones", "zeros")
+
+RMS_BARE = """
+class Norm(nn.Module):
+    def __init__(self, eps):
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x):
+        full = x.to(torch.float32)
+        full = full * torch.rsqrt(full.pow(2).mean(-1, keepdim=True) + self.eps)
+        return full.to(x.dtype)
+"""
 
 LAYER_BARE = """
 class Norm(nn.Module):
@@ -106,11 +116,13 @@ class Row:
         return "rms norm" if self.layer.endswith("RMSNorm") else "layer norm"
 
 
+BARE = ("has_weight=False",)
 LATE = ("dtype=torch.float32",)
 ROWS = (
     Row("RMSNorm", True, RMS),
     Row("RMSNorm", True, RMS_LATE, LATE),
     Row("RMSNorm", True, RMS_WIDE, LATE),
+    Row("RMSNorm", True, RMS_BARE, BARE),
     Row("GemmaRMSNorm", True, RMS_ABOUT_ONE),
     Row("LayerNorm", False, LAYER_BARE, ("eps=1e-5", "elementwise_affine=False")),
     Row("LayerNorm", False, LAYER_WEIGHT, ("bias=False",)),
@@ -168,45 +180,3 @@ def norm_of(cls: ModelingClass, module: ModelingModule) -> Norm | None:
         if not role.startswith("forward.")
     }
     return Norm(ROWS[int(found[0])], places)
-
-
-def norm_text(
-    norm: Norm, scope: Scope, child: Child, sharded: list[str] | None = None
-) -> str:
-    """The statement that makes vLLM's norm with what upstream's is given.
-
-    Args:
-        norm: What its class is.
-        scope: The class that makes it.
-        child: The norm.
-        sharded: More arguments of a norm whose width the ranks share; None for others.
-
-    Raises:
-        Refused: [norm-arguments] for a norm without its width or epsilon, over several
-            axes, or with an argument that the layer has not.
-    """
-    arguments: list[str] = []
-    for role, (place, name, default) in norm.places.items():
-        given = child.argument(place, name)
-        if role not in norm.row.takes:
-            usual = default is None or code(default) in ("True", "None")
-            if given is not None or not usual:
-                raise Refused("norm-arguments", f"{name}= is not known", child.call)
-            continue
-        if given is not None and scope.init.values[given].op in ("tuple", "list"):
-            raise Refused("norm-arguments", "a norm over several axes", given)
-        text = text_of(default if given is None else given)
-        if not text and (norm.row.body or role == "hidden_size"):
-            raise Refused("norm-arguments", f"no {name}", child.call)
-        if role == "hidden_size":
-            arguments.insert(0, text)
-        elif text:
-            arguments.append(f"{role}={text}")
-    arguments += [*(sharded or ()), *norm.row.extra]
-    layer = norm.row.layer if sharded is None else f"Sharded{norm.row.layer}"
-    return f"self.{child.name} = {layer}({', '.join(arguments)})"
-
-
-def text_of(node: cst.BaseExpression | None) -> str:
-    """An argument as source text, without brackets around it."""
-    return code(node.with_changes(lpar=[], rpar=[])) if node is not None else ""

@@ -16,8 +16,8 @@ import libcst as cst
 from transpiler.analyse.program import Scope
 from transpiler.edits import Change, Fate, Statement, statement
 from transpiler.fusions.fusion import LINEAR, Work, forward_of
-from transpiler.fusions.norms import norm_text
 from transpiler.lower.calls import optional_of
+from transpiler.lower.norms import lower_norm
 from transpiler.lower.operations import check_kept
 from transpiler.refusal import Refused
 from transpiler.rewrite import Rewriting, names_read
@@ -116,10 +116,7 @@ def lower_children(work: Work, scope: Scope) -> None:
         if child.statement in edits.statements or child.many:
             continue
         if child.kind in work.norms:
-            norm = work.norms[child.kind]
-            sharded = work.sharded.get((scope.name, child.name))
-            text = norm_text(norm, scope, child, sharded)
-            edits.swap(child.statement, norm.row.rule, [text])
+            lower_norm(work, scope, child)
         elif child.kind in work.signatures:
             edits.replace(child.call, RULE, with_prefix(child.name))
         elif child.kind != LINEAR:

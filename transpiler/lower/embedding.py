@@ -17,6 +17,7 @@ import libcst as cst
 
 from transpiler.analyse.module import EMBEDDING
 from transpiler.analyse.program import Child, Scope
+from transpiler.analyse.values import Value
 from transpiler.edits import statement
 from transpiler.fusions.fusion import Work, distinct_values, forward_of, users_of
 from transpiler.fusions.moved import check_moved
@@ -76,6 +77,18 @@ def the_embedding(work: Work, scope: Scope) -> TokenEmbedding:
         ):
             raise Refused("embedding", "the look-up is changed", child.call)
     return described(work, scope, child)
+
+
+def stream_width(work: Work) -> Value | None:
+    """The width of what the layers hand on: of the model's one embedding."""
+    kinds = {EMBEDDING, *work.embeddings}
+    found = [
+        scope.init.values[described(work, scope, child).width]
+        for scope in work.program.scopes.values()
+        for child in scope.children.values()
+        if child.kind in kinds
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def described(work: Work, scope: Scope, child: Child) -> TokenEmbedding:

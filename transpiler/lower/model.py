@@ -22,7 +22,6 @@ from transpiler.fusions.fusion import (
     distinct_values,
     forward_of,
 )
-from transpiler.fusions.norms import norm_text
 from transpiler.lower.classes import (
     Lowered,
     attributes_read,
@@ -35,6 +34,7 @@ from transpiler.lower.embedding import (
     the_embedding,
 )
 from transpiler.lower.loop import RULE, lower_loop
+from transpiler.lower.norms import is_last, lower_norm
 from transpiler.lower.window import mask_checks
 from transpiler.refusal import Refused
 from transpiler.rewrite import names_read
@@ -173,35 +173,14 @@ def construct_layers(
         if child.kind == LINEAR:
             raise Refused("child", f"self.{child.name} is not lowered", child.call)
         if child.kind in work.norms:
-            last_rank_only(work, scope, child)
+            ranks = "get_pp_group().is_last_rank" if is_last(work, scope, child) else ""
+            lower_norm(work, scope, child, ranks)
     keys = ", ".join(f'"{name}"' for name in handed)
     edits.append(
         scope.cls.method("__init__").body.body[-1],
         [
             "self.make_empty_intermediate_tensors = "
             f"make_empty_intermediate_tensors_factory([{keys}], {width})"
-        ],
-    )
-
-
-def last_rank_only(work: Work, scope: Scope, child: Child) -> None:
-    """A norm after the loop exists on the last rank only.
-
-    Raises:
-        Refused: [pipeline] for a norm that something before the loop calls.
-    """
-    for value in distinct_values(scope):
-        if work.is_norm(scope, value) is child and not any(
-            part.op == "looped" for part in value.walk()
-        ):
-            raise Refused("pipeline", f"self.{child.name} is not last", child.call)
-    norm = work.norms[child.kind]
-    work.edits_of(scope).swap(
-        child.statement,
-        norm.row.rule,
-        [
-            f"if get_pp_group().is_last_rank:\n    {norm_text(norm, scope, child)}\n"
-            f"else:\n    self.{child.name} = PPMissingLayer()\n"
         ],
     )
 
