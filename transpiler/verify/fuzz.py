@@ -46,7 +46,8 @@ def mutants(models: list[str], number: int, seed: int) -> Iterator[Mutant]:
         names = [first.name]
         if draw.random() < DOUBLED:
             names.insert(0, draw.choice(KEEPING).name)
-        model = models[index // len(kinds) % len(models)]
+        turn, kind = divmod(index, len(kinds))
+        model = models[(turn + kind) % len(models)]
         yield Mutant(model, tuple(names), f"{seed} {index}")
 
 
