@@ -101,7 +101,7 @@ def import_once() -> None:
         warnings.simplefilter("ignore")
         for module in PRELOADED:
             importlib.import_module(module)
-    replace_kernels_once()
+        replace_kernels_once()
     # An engine start collects garbage five times: over the libraries' objects that
     # costs a second. Frozen objects are also left unwritten, so pages stay shared.
     gc.collect()
