@@ -38,7 +38,13 @@ LIBRARY = frozenset(
 )
 LIBRARY_MODULES = ("masking_utils.create_", "modeling_outputs.", "math.")
 # Tables of functions: what is looked up there and called only computes.
-TABLES = frozenset({"activations.ACT2FN", "modeling_rope_utils.ROPE_INIT_FUNCTIONS"})
+TABLES = frozenset(
+    {
+        "activations.ACT2CLS",
+        "activations.ACT2FN",
+        "modeling_rope_utils.ROPE_INIT_FUNCTIONS",
+    }
+)
 # Receivers that are not tensors: their methods may do anything.
 OBJECTS = frozenset(
     {"child", "config", "dict", "element", "lambda", "list", "name", "self", "tuple"}

@@ -46,6 +46,8 @@ COMPARE = {
     "In": "in",
     "NotIn": "not in",
 }
+# The name of a look-up of an activation that may have parameters.
+LEARNED = "learned"
 # Kinds of values that are objects for sure, hence never None.
 OBJECTS = frozenset(
     [
@@ -298,6 +300,8 @@ class Expressions(Calls):
             return self.graph.make("dict", keywords=entries)
         if test.op == "unary" and test.name == "not":
             return self.graph.make("choice", args=(test.args[0], no, yes))
+        if is_learned(test, yes, no):
+            return self.graph.make("subscript", LEARNED, no.args)
         return self.graph.make("choice", args=(test, yes, no))
 
     def truth(self, value: Value) -> bool | None:
@@ -360,6 +364,25 @@ class Expressions(Calls):
             ):
                 return base.args[key.constant]
         return self.graph.make("subscript", args=(base, key))
+
+
+def is_learned(test: Value, yes: Value, no: Value) -> bool:
+    """Whether a value is an activation which, of one name, is in the model's precision.
+
+    `ACT2CLS["name"](dtype=config.dtype) if key == "name" else ACT2FN[key]`
+    """
+    made = yes.args[0] if yes.op == "call" and len(yes.args) == 1 else yes
+    if not made.op == no.op == "subscript" or (test.op, test.name) != ("compare", "=="):
+        return False
+    dtype = yes.keyword("dtype") if len(yes.keywords) == 1 else None
+    return (
+        test.args == (no.args[1], made.args[1])
+        and made.args[0].name == "activations.ACT2CLS"
+        and no.args[0].name == "activations.ACT2FN"
+        and dtype is not None
+        and (dtype.op, dtype.name) == ("attr", "dtype")
+        and dtype.args[0].op == "config"
+    )
 
 
 def fold_binary(symbol: str, left: object, right: object) -> object:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from transpiler.analyse.expressions import LEARNED
 from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import Value
 from transpiler.fusions.fusion import (
@@ -90,13 +91,43 @@ def lower_activations(work: Work, scope: Scope) -> None:
     """Replace the activations of a class that no fusion took."""
     edits = work.edits_of(scope)
     owners = statements_of(scope.cls.method("__init__"))
+    learned = [
+        drop_learned(work, scope, name)
+        for name, (value, _) in scope.init.assigned.items()
+        if value.op == "subscript" and value.name == LEARNED
+    ]
     for node, value in scope.init.values.items():
         is_looked_up = value.op == "subscript" and value.args[0].name == ACTIVATIONS
         if not is_looked_up or not isinstance(node, cst.Subscript):
             continue
         if owners[node] not in edits.statements:
             key = next(n for n in nodes_within(node) if isinstance(n, cst.Index)).value
-            edits.replace_text(node, "activation", f"activation({code(key)})", [key])
+            more = ", learned=True" if owners[node] in learned else ""
+            text = f"activation({code(key)}{more})"
+            edits.replace_text(node, "activation", text, [key])
+
+
+def drop_learned(work: Work, scope: Scope, name: str) -> cst.CSTNode:
+    """Drop the test that makes an activation anew; the statement that made it first.
+
+    Raises:
+        Refused: [activation] when it is not `self.x = …; if …: self.x = …`.
+    """
+    body = scope.cls.method("__init__").body.body
+    made = [
+        line
+        for line in body
+        if any(
+            isinstance(node, cst.AssignTarget) and code(node.target) == f"self.{name}"
+            for node in nodes_within(line)
+        )
+    ]
+    again = made[-1].body.body if isinstance(made[-1], cst.If) else []
+    if len(made) != 2 or len(again) != 1 or getattr(made[-1], "orelse", None):
+        where = scope.statement_of(name)
+        raise Refused("activation", f"self.{name} is made otherwise", where)
+    work.edits_of(scope).swap(made[-1], "activation", [])
+    return made[0]
 
 
 @dataclass

@@ -6,10 +6,16 @@ refuse or replace the others.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
-from vllm.model_executor.layers.activation import get_act_and_mul_fn, get_act_fn
+from vllm.model_executor.layers.activation import (
+    XIELU,
+    get_act_and_mul_fn,
+    get_act_fn,
+)
 from vllm.platforms import current_platform
 
 # Names under which vLLM's fused kernel computes exactly Transformers' activation.
@@ -19,11 +25,26 @@ FIELDS = "hidden_act, hidden_activation or activation_function"
 ALONE = frozenset({"gelu_fast", "gelu_new", "quick_gelu", "relu2"})
 
 
-def activation(name: str) -> nn.Module:
+class LoadedXIELU(XIELU):
+    """vLLM's layer, which leaves two buffers alone that checkpoints may hold."""
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        """Fill parameters and buffers; the names of those filled."""
+        held = {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        loaded = set()
+        for name, tensor in weights:
+            held[name].data.copy_(tensor.view(held[name].shape))
+            loaded.add(name)
+        self._beta_scalar, self._eps_scalar = self.beta.item(), self.eps.item()
+        return loaded
+
+
+def activation(name: str, learned: bool = False) -> nn.Module:
     """The layer that computes `ACT2FN[name]`.
 
     Args:
         name: Key of `ACT2FN`, for example `relu2`.
+        learned: Whether upstream makes one with parameters in the model's precision.
 
     Raises:
         ValueError: Transformers has no activation of that name, or it has parameters,
@@ -31,6 +52,8 @@ def activation(name: str) -> nn.Module:
     """
     if name not in ACT2FN:
         raise ValueError(f"{FIELDS}: {name!r} is not an activation of Transformers")
+    if name == "xielu" and learned:
+        return LoadedXIELU(dtype=torch.get_default_dtype())
     if name in ALONE:
         return get_act_fn(name)
     act: nn.Module = ACT2FN[name]

@@ -21,6 +21,8 @@ from vllm.model_executor.models.utils import (
     is_pp_missing_parameter,
 )
 
+from transpiler.runtime.activation import LoadedXIELU
+
 UNQUANTIZED = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
 # Formats whose tensors do not come in one call: made up, sharded, or later in parts.
 IN_PARTS = frozenset(
@@ -75,8 +77,14 @@ def strict_weights(
 
 
 def parameter_names(model: Any) -> set[str]:
-    """Names of a model's parameters, those of layers that LoRA wraps as without it."""
-    names = (name for name, _ in model.named_parameters(remove_duplicate=False))
+    """Names of a model's parameters, those of layers that LoRA wraps as without it.
+
+    A learned activation may have buffers in the checkpoint too.
+    """
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    for prefix, module in model.named_modules():
+        if isinstance(module, LoadedXIELU):
+            names |= {name for name, _ in module.named_buffers(prefix)}
     return {name.replace(".base_layer.", ".") for name in names}
 
 

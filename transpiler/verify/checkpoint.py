@@ -38,15 +38,21 @@ class Parameters:
         embedding: Name of the token embedding's.
         head: Name of the head's.
         zero: Names of those that are all zero at first: weights that one is added to.
+        buffers: What else a checkpoint holds, at first, by name.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     embedding: str
     head: str
     zero: frozenset[str]
+    buffers: Mapping[str, Any]
 
     def drawn(self, name: str, seed: int, known_as: str = "") -> Any:
         """A float32 tensor for one, from the name it is known as, shape and seed."""
+        if name in self.buffers:
+            first = self.buffers[name]
+            spread = random_tensor(known_as or name, (first.numel(),), seed)
+            return first * spread.view(first.shape)
         gain = HEAD_GAIN if name in (self.embedding, self.head) else GAIN
         mean = 0.0 if name in self.zero else 1.0
         return random_tensor(known_as or name, self.shapes[name], seed, gain, mean)
@@ -56,11 +62,14 @@ def parameters_of(model: Any) -> Parameters:
     """The parameters of a model as Transformers' constructor makes it."""
     names = {id(module): name for name, module in model.named_modules()}
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    stored = model.state_dict()
+    buffers = {n: b.float() for n, b in model.named_buffers() if n in stored}
     return Parameters(
-        {name: tuple(p.shape) for name, p in model.named_parameters()},
+        {n: tuple(p.shape) for n, p in (*model.named_parameters(), *buffers.items())},
         f"{names[id(embedding)]}.weight",
         f"{names[id(head)]}.weight",
         frozenset(name for name, p in model.named_parameters() if not p.any()),
+        buffers,
     )
 
 
