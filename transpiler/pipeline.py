@@ -7,15 +7,13 @@ from pathlib import Path
 
 import libcst as cst
 
-from transpiler.analyse.bodies import match_class, match_function, parameters_of
+from transpiler.analyse.bodies import match_function, parameters_of
 from transpiler.analyse.inline import Inlined, inline_methods
 from transpiler.analyse.module import (
-    ModelingClass,
     ModelingModule,
     analyse_module,
     check_decorators,
     check_neutral,
-    decorator_names,
     the_causal_class,
 )
 from transpiler.analyse.program import Scope
@@ -147,19 +145,12 @@ def prepared(module: ModelingModule) -> Work:
     for name, cls in module.classes.items():
         if (norm := norms.norm_of(cls, module)) is not None:
             known_norms[name] = norm
-        elif (
-            found := match_class(cls, module, rotaries.CLASSES, rotaries.UPDATED)
-        ) is not None:
-            check_neutral(cls, module, "forward")
-            forward = cls.method("forward")
-            places = [p.name.value for p in forward.params.params[1:]]
-            taken = found[1]["forward.position_ids"].name.removeprefix("forward.")
-            if is_updated(cls, module) and places[1:2] == [taken]:
-                known_rotaries[name] = found[0]
+        elif (row := rotaries.row_of(cls, module)) is not None:
+            known_rotaries[name] = row
         elif (found := embeddings.match_embedding(cls, module)) is not None:
             check_neutral(cls, module, "forward")
             known_embeddings[name] = found
-    applies = known_functions(module, rotaries.APPLIES)
+    applies = known_functions(module, rotaries.texts(rotaries.APPLIES))
     eagers = known_eagers(module)
     leaves = frozenset({*known_norms, *known_rotaries, *known_embeddings})
     program = specialise(module, leaves)
@@ -169,9 +160,9 @@ def prepared(module: ModelingModule) -> Work:
         for child in scope.children.values():
             if child.kind in known_norms:
                 made.setdefault(known_norms[child.kind].row, []).append(child.name)
-        for row, names in made.items():
-            detail = f"{', '.join(names)} -> {row.layer}"
-            work.outcomes.append(Outcome(scope.name, row.rule, detail))
+        for norm_row, names in made.items():
+            detail = f"{', '.join(names)} -> {norm_row.layer}"
+            work.outcomes.append(Outcome(scope.name, norm_row.rule, detail))
         if scope.forward is not None:
             find_parts(work, scope)
     return work
@@ -212,13 +203,6 @@ def known_eagers(module: ModelingModule) -> dict[str, str]:
         if places == wanted and all(match[1][n].name == n for n in rest):
             found[name] = match[0]
     return found
-
-
-def is_updated(cls: ModelingClass, module: ModelingModule) -> bool:
-    """Whether a rotary class updates its frequencies as the rope types ask."""
-    return "modeling_rope_utils.dynamic_rope_update" in decorator_names(
-        cls.method("forward"), module
-    )
 
 
 def lower(work: Work) -> dict[str, Lowered]:

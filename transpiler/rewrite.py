@@ -20,11 +20,19 @@ from transpiler.tree import children, nodes_within, statements_within
 
 @dataclass
 class Line:
-    """One statement of the output with the upstream statement it comes from."""
+    """One statement of the output with the upstream statement it comes from.
+
+    Attributes:
+        node: The statement.
+        origin: Where it comes from.
+        rule: What changed it.
+        sides: Of an `if` that only the config decides, both blocks.
+    """
 
     node: Statement
     origin: cst.CSTNode | None
     rule: str | None = None
+    sides: tuple[list[Line], list[Line]] | None = None
 
 
 @dataclass
@@ -124,21 +132,14 @@ class Rewriting:
     def undecided(self, node: cst.If) -> Line:
         """An `if` that only the config decides: kept, both sides rewritten."""
         self.fates[node] = Fate("kept", "")
-        orelse = node.orelse
-        if isinstance(orelse, cst.Else):
-            orelse = orelse.with_changes(
-                body=orelse.body.with_changes(body=self.nodes(orelse.body.body))
-            )
-        elif isinstance(orelse, cst.If):
-            inner = self.undecided(orelse).node
-            orelse = inner if isinstance(inner, cst.If) else None
+        other: list[Line] = []
+        if isinstance(node.orelse, cst.Else):
+            other = self.block(node.orelse.body.body)
+        elif isinstance(node.orelse, cst.If):
+            other = [self.undecided(node.orelse)]
         test = node.test.visit(Apply(self.edits, self.flow))
-        body = node.body.with_changes(body=self.nodes(node.body.body))
-        return Line(node.with_changes(test=test, body=body, orelse=orelse), node)
-
-    def nodes(self, body: Sequence[cst.CSTNode]) -> list[Statement]:
-        """The rewritten statements of an inner block."""
-        return without_first_blank([line.node for line in self.block(body)])
+        sides = (self.block(node.body.body), other)
+        return Line(with_sides(node.with_changes(test=test), sides), node, None, sides)
 
     def cover(self, node: cst.CSTNode, fate: Fate) -> None:
         """Statements inside one that went share its fate, their own aside."""
@@ -171,10 +172,38 @@ class Rewriting:
                 self.fates[line.origin] = fate
                 self.fates |= dict.fromkeys(statements_within(line.origin), fate)
                 continue
+            if line.sides is not None:
+                self.prune(line, live)
             live -= set(simple_targets(line.node) or ())
             live |= names_read(line.node)
             kept.append(line)
         return kept[::-1]
+
+    def prune(self, line: Line, live: set[str]) -> None:
+        """Drop what has no reader from both sides of an `if`; no side gets empty."""
+        if line.sides is None or not isinstance(line.node, cst.If):
+            raise AssertionError("not an undecided if")
+        sides = []
+        for side in line.sides:
+            kept = self.without_dead(side, set(live)) or side
+            for gone in side:
+                if gone not in kept and gone.origin is not None:
+                    self.edits.swap(gone.origin, "no reader left", [])
+            sides.append(kept)
+        line.sides = (sides[0], sides[1])
+        line.node = with_sides(line.node, line.sides)
+
+
+def with_sides(node: cst.If, sides: tuple[list[Line], list[Line]]) -> cst.If:
+    """An `if` with the lines of its two blocks."""
+    body, other = (without_first_blank([line.node for line in side]) for side in sides)
+    node = node.with_changes(body=node.body.with_changes(body=body))
+    if isinstance(node.orelse, cst.If):
+        return node.with_changes(orelse=other[0])
+    if node.orelse is not None:
+        block = node.orelse.body.with_changes(body=other)
+        return node.with_changes(orelse=node.orelse.with_changes(body=block))
+    return node
 
 
 class Apply(cst.CSTTransformer):
@@ -253,10 +282,10 @@ def simple_targets(node: cst.CSTNode) -> list[str] | None:
 def stored_names(node: cst.CSTNode) -> list[str] | None:
     """Local names that a statement does nothing but store to, None if it does more.
 
-    Besides assignments: `name[key] = value`, and an `if` of such statements.
+    Besides assignments: `name[key] = value`, and an `if` or loop of such statements.
     """
-    if isinstance(node, cst.If):
-        found: list[str] = []
+    if isinstance(node, cst.If | cst.For):
+        found = assigned_names(node) if isinstance(node, cst.For) else []
         sides: list[cst.CSTNode] = list(node.body.body)
         if isinstance(node.orelse, cst.Else):
             sides += node.orelse.body.body

@@ -66,27 +66,42 @@ def shared_graph() -> Graph:
 
 
 @cache
-def row(text: str) -> tuple[Body, ModelingModule]:
+def row(text: str, named: frozenset[str] = frozenset()) -> tuple[Body, ModelingModule]:
     """A row of a table, evaluated with its parameters as holes."""
     module = analyse_module(cst.parse_module(HEADER + text))
     if module.classes:
         cls = next(iter(module.classes.values()))
-        return class_body(cls, module, "hole"), module
+        return class_body(cls, module, "hole", named), module
     name = list(module.functions)[-1]
     return function_body(name, module, "hole"), module
 
 
-def class_body(cls: ModelingClass, module: ModelingModule, kind: str) -> Body:
-    """Evaluate constructor and forward with parameters of that kind."""
+def class_body(
+    cls: ModelingClass,
+    module: ModelingModule,
+    kind: str,
+    named: frozenset[str] = frozenset(),
+) -> Body:
+    """Evaluate constructor and forward with parameters of that kind.
+
+    To the forward an attribute of `named` is its value under its name.
+    """
     graph = shared_graph()
     flow = Flow()
     me = graph.make("self", "")
+    made: list[bool] = []
 
     def attribute(name: str) -> Value:
         if name == "training":
             return graph.const(False)
         if name in flow.assigned:
-            return flow.assigned[name][0]
+            value = flow.assigned[name][0]
+            if not made or name not in named:
+                return value
+            if value.op == "mapped":
+                entry = graph.make("held", name, value.args[1:])
+                return graph.make("mapped", args=(value.args[0], entry))
+            return graph.make("held", name, (value,))
         if name in cls.methods:
             return graph.make("bound", name)
         return graph.make("attr", name, (me,))
@@ -94,6 +109,7 @@ def class_body(cls: ModelingClass, module: ModelingModule, kind: str) -> Body:
     def evaluator() -> Evaluator:
         found = Evaluator(graph, module.resolve, attribute)
         found.base = cls.library_base
+        found.is_table = True
         found.inlined = {
             **plain(module.functions, module),
             **{f"self.{k}": v for k, v in plain(cls.methods, module).items()},
@@ -104,6 +120,7 @@ def class_body(cls: ModelingClass, module: ModelingModule, kind: str) -> Body:
     making = evaluator()
     making.flow = flow
     making.run(init, {"self": me, **holes(init, kind)})
+    made.append(True)
     check_attributes_free(cls, list(flow.assigned))
     check_pure(flow, init, is_made=True)
     bound = {k: graph.make(kind, f"forward.{k}") for k in parameter_names(forward)}
@@ -214,11 +231,11 @@ def match_class(
     parameters that the row does not.
     """
     try:
-        body = class_body(cls, module, "param")
+        body = class_body(cls, module, "param", named)
     except (Refused, Unlisted):
         return None
     for name, text in rows.items():
-        known, _ = row(text)
+        known, _ = row(text, named)
         bound = unify(known.result, body.result, {})
         if bound is not None and known.base is not None and body.base is not None:
             bound = unify(known.base, body.base, bound)

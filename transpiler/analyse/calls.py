@@ -13,7 +13,7 @@ import libcst as cst
 
 from transpiler.analyse import names as spelling
 from transpiler.analyse.effects import has_effect, writes_operand
-from transpiler.analyse.values import Graph, Value
+from transpiler.analyse.values import Graph, Value, is_const
 from transpiler.refusal import Refused
 
 if TYPE_CHECKING:
@@ -112,6 +112,10 @@ class Calls:
             return self.graph.const(False)
         if name == "isinstance" and args[0].op == "const" and len(args) == 2:
             return self.is_instance(args[0].constant, args[1])
+        if name in {"getattr", "setattr"} and args[0].op == "self":
+            found = self.by_type(name, args)
+            if found is not None:
+                return found
         if name == "slice":
             return make("slice", args=tuple([*args, self.graph.const(None)][:3]))
         if name == "getattr" and args[0].op == "config" and args[1].op == "const":
@@ -125,6 +129,10 @@ class Calls:
             self.write(args[0], self.flow.calls[-1])
             return self.graph.fresh("written", name, *args)
         return make("call", name, tuple(args), tuple(keywords))
+
+    def by_type(self, name: str, args: list[Value]) -> Value | None:
+        """An attribute with a name made from a text, for `Evaluator` to follow."""
+        raise NotImplementedError
 
     def is_training(self, keywords: list[tuple[str, Value]]) -> bool:
         """Whether a functional dropout may drop anything."""
@@ -159,6 +167,8 @@ class Calls:
             base = make("base", self.base)
             return make("module", args=(base, *args), keywords=tuple(keywords))
         name = spelling.SYNONYMS.get(name, name)
+        if name == "copy" and receiver.op == "dict" and not args and not keywords:
+            return self.own_dict(receiver.keywords)
         if name in spelling.IDENTITIES and not args:
             return receiver
         if name == "type_as" and len(args) == 1:
@@ -174,6 +184,13 @@ class Calls:
             shape = make("attr", "shape", (receiver,))
             return make("subscript", args=(shape, args[0])) if args else shape
         args, keywords = self.positional(name, args, keywords)
+        if (
+            name == "to"
+            and args
+            and not keywords
+            and all(is_const(a, None) for a in args)
+        ):
+            return receiver
         if name == "to" and len(args) == 1 and dict(keywords).get("device") is not None:
             keywords = [pair for pair in keywords if pair[0] != "device"]
         if name == "view" and len(args) == 1 and args[0].op in {"tuple", "list"}:
@@ -185,6 +202,11 @@ class Calls:
             self.written_by_method(receiver, result)
             return self.graph.fresh("written", name, receiver, *args)
         return result
+
+    def own_dict(self, entries: tuple[tuple[str, Value], ...]) -> Value:
+        """A dict like no other: a later change of one is none of the other."""
+        made = self.graph.fresh("dict", "made").constant
+        return self.graph.make("dict", "", (), entries, made)
 
     def written_by_method(self, receiver: Value, result: Value) -> None:
         """A trailing-underscore method writes its receiver."""

@@ -55,6 +55,8 @@ def has_effect(value: Value) -> bool:
     """Whether a call of that value may do more than compute it."""
     if value.op == "method":
         receiver = value.args[0]
+        if value.name == "get" and receiver.op == "attr":  # of a mapping in the config
+            return receiver.args[0].op != "config"
         return receiver.op in OBJECTS or value.name not in TENSOR_METHODS
     if value.op == "choice":
         return any(has_effect(side) for side in value.args[1:])

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from transpiler.analyse.expressions import Expressions
+from transpiler.analyse.mappings import Mappings
 from transpiler.analyse.names import assigned_names
 from transpiler.analyse.values import Graph, Value, is_const
 from transpiler.refusal import Refused
@@ -65,7 +65,7 @@ class Flow:
         return [node for node, known in self.values.items() if known is value]
 
 
-class Evaluator(Expressions):
+class Evaluator(Mappings):
     """Evaluates one function.
 
     Args:
@@ -83,7 +83,6 @@ class Evaluator(Expressions):
         super().__init__(graph, resolve, attribute)
         self.flow = Flow()
         self.depth = 0
-        self.given: list[Value] = []
 
     def run(self, function: cst.FunctionDef, bound: dict[str, Value]) -> Flow:
         """Evaluate a function whose parameters are bound to these values."""
@@ -163,6 +162,8 @@ class Evaluator(Expressions):
                 return self.block(node.body.body)
             case cst.Assert():
                 self.value(node.test)
+            case cst.Continue() if self.is_table:
+                return self.graph.make("continue")
             case cst.Pass():
                 pass
             case _:
@@ -220,9 +221,17 @@ class Evaluator(Expressions):
             return self.merge(test, returned[0], returned[1])
         falls = 0 if returned[0] is None else 1
         self.names = after[falls]
-        stays = self.block(rest)
         self.merged_rest.add(node)
         leaves = returned[1 - falls]
+        if leaves is not None and leaves.op == "continue":
+            self.flow.assigned = attributes[falls]
+            self.guards.append((test, falls == 0))
+            stays = self.block(rest)
+            self.guards.pop()
+            attributes[falls] = self.flow.assigned
+            self.flow.assigned = self.merge_held(test, held, *attributes)
+            return stays
+        stays = self.block(rest)
         if leaves is None or leaves.op == "raise":
             return stays
         if stays is None:
@@ -233,23 +242,6 @@ class Evaluator(Expressions):
             stays = self.graph.const(None)
         pair = (stays, leaves) if falls == 0 else (leaves, stays)
         return self.merge(test, *pair)
-
-    def merge_held(
-        self,
-        test: Value,
-        before: dict[str, tuple[Value, cst.CSTNode]],
-        yes: dict[str, tuple[Value, cst.CSTNode]],
-        no: dict[str, tuple[Value, cst.CSTNode]],
-    ) -> dict[str, tuple[Value, cst.CSTNode]]:
-        """Attributes after both sides of an undecided test, with a place of each."""
-        missing = self.graph.make("missing")
-        found: dict[str, tuple[Value, cst.CSTNode]] = {}
-        for name in {**yes, **no}:
-            sides = [side[name] for side in (yes, no) if name in side]
-            new = [side for side in sides if side is not before.get(name)]
-            values = [side[name][0] if name in side else missing for side in (yes, no)]
-            found[name] = (self.merge(test, *values), (new or sides)[0][1])
-        return found
 
     def merge_names(
         self, test: Value, yes: dict[str, Value], no: dict[str, Value]
@@ -270,7 +262,8 @@ class Evaluator(Expressions):
             self.names[name] = self.graph.fresh("carried", name, entry[name])
         self.bind(node.target, self.element_of(over))
         self.flow.environments[node.body] = dict(self.names)
-        if self.block(node.body.body) is not None:
+        left = self.block(node.body.body)
+        if left is not None and left.op != "continue":
             raise Refused("loop", "a loop that returns is not followed", node)
         if node.orelse is not None:
             raise Refused("loop", "a loop with an else is not followed", node)
@@ -311,29 +304,6 @@ class Evaluator(Expressions):
             case _:
                 raise Refused("statement", "an assignment target", target)
 
-    def store(self, target: cst.Subscript, value: Value) -> None:
-        """`base[key] = value`: a new dict, or a write in place.
-
-        Raises:
-            Refused: [alias] for a dict that another name, or a caller, may hold too.
-        """
-        base = self.value(target.value)
-        key = self.index_of(target)
-        if base.op == "dict" and key.op == "const":
-            keywords = tuple(
-                (name, old) for name, old in base.keywords if name != key.constant
-            )
-            stored = self.graph.make(
-                "dict", keywords=(*keywords, (str(key.constant), value))
-            )
-            holders = [name for name, v in self.names.items() if base in v.walk()]
-            outside = any(base in given.walk() for given in self.given)
-            if len(holders) != 1 or outside:
-                raise Refused("alias", "a dict that has another name", target)
-            self.names[holders[0]] = stored
-        else:
-            self.write(base, target)
-
     def inline(
         self, name: str, args: list[Value], keywords: list[tuple[str, Value]]
     ) -> Value:
@@ -343,6 +313,7 @@ class Evaluator(Expressions):
         if parameters.posonly_params or parameters.kwonly_params:
             raise Refused("arguments", f"{name} takes special parameters", function)
         inner = Evaluator(self.graph, self.resolve, self.attribute)
+        inner.is_table = self.is_table
         inner.inlined = {key: f for key, f in self.inlined.items() if key != name}
         names = [p.name.value for p in function.params.params]
         taken = [n for n in names if n != "self"]

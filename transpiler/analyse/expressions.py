@@ -15,7 +15,7 @@ import libcst as cst
 from transpiler.analyse import names as spelling
 from transpiler.analyse.calls import Calls
 from transpiler.analyse.effects import is_tensor_made
-from transpiler.analyse.values import Graph, Value
+from transpiler.analyse.values import Graph, Value, is_const, is_forward, is_one_of
 from transpiler.refusal import Refused
 
 if TYPE_CHECKING:
@@ -135,10 +135,7 @@ class Expressions(Calls):
                     self.names[node.target.value] = value
                 return value
             case cst.FormattedString():
-                for part in node.parts:
-                    if isinstance(part, cst.FormattedStringExpression):
-                        self.value(part.expression)
-                return self.graph.fresh("text", "f-string")
+                return self.text(node)
             case cst.ConcatenatedString():
                 self.value(node.left)
                 self.value(node.right)
@@ -183,6 +180,8 @@ class Expressions(Calls):
 
     def dictionary(self, node: cst.Dict) -> Value:
         """A dict display with string keys; any other is unknown."""
+        if not node.elements:
+            return self.own_dict(())
         entries: list[tuple[str, Value]] = []
         for element in node.elements:
             value = self.value(element.value)
@@ -193,6 +192,22 @@ class Expressions(Calls):
                 return self.graph.fresh("unknown", "dict", value)
             entries.append((key.constant, value))
         return self.graph.make("dict", keywords=tuple(entries))
+
+    def text(self, node: cst.FormattedString) -> Value:
+        """An f-string: its parts, unknown when one is formatted in its own way."""
+        parts: list[Value] = []
+        is_plain = True
+        for part in node.parts:
+            if isinstance(part, cst.FormattedStringExpression):
+                parts.append(self.value(part.expression))
+                is_plain = is_plain and not (
+                    part.conversion or part.format_spec or part.equal
+                )
+            elif isinstance(part, cst.FormattedStringText):
+                parts.append(self.graph.const(part.value))
+        if not is_plain:
+            return self.graph.fresh("text", "f-string")
+        return self.graph.make("text", args=tuple(parts))
 
     def comprehension(self, node: cst.ListComp | cst.GeneratorExp) -> Value:
         """`[f(x) for x in xs]`: one element that stands for all."""
@@ -337,15 +352,13 @@ class Expressions(Calls):
                 parts.append(self.value(element.slice.value))
             elif isinstance(element.slice, cst.Slice):
                 bounds = (element.slice.lower, element.slice.upper, element.slice.step)
-                parts.append(
-                    self.graph.make(
-                        "slice",
-                        args=tuple(
-                            self.graph.const(None) if b is None else self.value(b)
-                            for b in bounds
-                        ),
-                    )
-                )
+                made = [
+                    self.graph.const(None) if b is None else self.value(b)
+                    for b in bounds
+                ]
+                if is_const(made[0], 0) and is_forward(made[2]):
+                    made[0] = self.graph.const(None)
+                parts.append(self.graph.make("slice", args=tuple(made)))
         if len(parts) == 1:
             return parts[0]
         return self.graph.make("tuple", args=tuple(parts))
@@ -363,6 +376,8 @@ class Expressions(Calls):
                 and -len(base.args) <= key.constant < len(base.args)
             ):
                 return base.args[key.constant]
+        if base.op == "mapped" and is_one_of(key, base.args[0]):
+            return self.graph.replaced(base.args[1], base.args[0], key)
         return self.graph.make("subscript", args=(base, key))
 
 

@@ -13,7 +13,7 @@ from transpiler.analyse.statements import (
     check_one_constructor,
 )
 from transpiler.refusal import Refused
-from transpiler.tree import nodes_within
+from transpiler.tree import code, nodes_within
 
 # Bases and decorators that add nothing to what a forward computes when serving.
 # Each is a class or function of Transformers or torch, read at the pinned version.
@@ -111,6 +111,9 @@ def analyse_module(tree: cst.Module) -> ModelingModule:
             bases = tuple(
                 resolve(dotted(base.value) or "?", imports) for base in node.bases
             )
+            if is_renamed_output(node, bases):
+                imports[name] = bases[0]
+                continue
             methods: dict[str, cst.FunctionDef] = {}
             for base in reversed(bases):
                 if base in classes:
@@ -119,6 +122,17 @@ def analyse_module(tree: cst.Module) -> ModelingModule:
             methods.update({item.name.value: item for item in own})
             classes[name] = ModelingClass(name, node, bases, methods)
     return ModelingModule(classes, functions, imports)
+
+
+def is_renamed_output(node: cst.ClassDef, bases: tuple[str, ...]) -> bool:
+    """Whether a class is one of Transformers' outputs under another name."""
+    return (
+        len(bases) == 1
+        and bases[0].startswith("modeling_outputs.")
+        and not node.decorators
+        and not node.keywords
+        and [code(line).strip() for line in node.body.body] == ["pass"]
+    )
 
 
 def check_neutral(

@@ -28,6 +28,7 @@ METHODS = frozenset(
         "reshape",
         "transpose",
         "permute",
+        "repeat_interleave",
         "unsqueeze",
         "squeeze",
         "flatten",
@@ -57,6 +58,7 @@ SYNONYMS = {
 # Positional parameters of methods that are also written with keywords.
 PARAMETERS = {
     "mean": ("dim", "keepdim"),
+    "repeat_interleave": ("repeats", "dim"),
     "sum": ("dim", "keepdim"),
     "pow": ("exponent",),
     "to": ("dtype",),

@@ -91,6 +91,16 @@ class Graph:
         """The value of a Python constant."""
         return self.make("const", constant=constant)
 
+    def replaced(self, value: Value, old: Value, new: Value) -> Value:
+        """A value with another one in the place of an operand, at any depth."""
+        if value is old:
+            return new
+        args = tuple(self.replaced(arg, old, new) for arg in value.args)
+        keywords = tuple((k, self.replaced(v, old, new)) for k, v in value.keywords)
+        if args == value.args and keywords == value.keywords:
+            return value
+        return self.make(value.op, value.name, args, keywords, value.constant)
+
     def fresh(self, op: str, name: str, *args: Value) -> Value:
         """A value equal to no other: unknown, or changed by a write in place."""
         self.fresh_count += 1
@@ -104,6 +114,23 @@ def is_const(value: Value | None, constant: object) -> bool:
         and value.op == "const"
         and type(value.constant) is type(constant)
         and value.constant == constant
+    )
+
+
+def is_one_of(value: Value, element: Value) -> bool:
+    """Whether a value is among those that a loop's element stands for."""
+    over = element.args[0]
+    while over.op == "call" and over.name in {"set", "sorted"} and len(over.args) == 1:
+        over = over.args[0]
+    return value is element or (value.op == "subscript" and value.args[0] is over)
+
+
+def is_forward(step: Value) -> bool:
+    """Whether a slice with this step starts at its lower bound."""
+    if step.op != "const":
+        return False
+    return step.constant is None or (
+        isinstance(step.constant, int) and step.constant > 0
     )
 
 

@@ -120,6 +120,7 @@ class Work:
         applies: Apply functions that a table serves, with their row.
         eager: Attention functions that a table serves, with their row.
         embeddings: Token embeddings that a table serves: row, and parameters by role.
+        turned: What vLLM's rotary embedding returns, with the operand it turned.
         edits: Edits of each class.
         shards: Merged projections, in order.
         outcomes: What each fusion did or refused.
@@ -143,6 +144,7 @@ class Work:
     applies: dict[str, str]
     eager: dict[str, str]
     embeddings: dict[str, tuple[str, dict[str, Value]]]
+    turned: dict[Value, Value] = field(default_factory=dict)
     edits: dict[str, Edits] = field(default_factory=dict)
     shards: list[Shard] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)

@@ -44,6 +44,8 @@ def sources(work: Work, scope: Scope, value: Value) -> set[Value]:
     """
     if value in work.parts or linear_of(scope, value) is not None:
         return {value}
+    if value in work.turned:
+        return sources(work, scope, work.turned[value])
     operands = list(value.args) + [operand for _, operand in value.keywords]
     if value.op == "item" and value.args[0].op == "call":
         call = value.args[0]

@@ -84,7 +84,7 @@ def lower_attention(work: Work, scope: Scope) -> None:
     check_place(work, scope, window, node)
     said = keywords.pop("sliding_window", None)
     if said is not None:
-        check_keyword(work, window, said, node)
+        work.model_checks += check_keyword(work, window, said, node)
     unknown = sorted(set(keywords) - SILENT)
     if unknown:
         raise Refused("unknown-keyword", f"{unknown[0]}= is not known", node)

@@ -54,6 +54,8 @@ class Axes:
         if value in self.work.parts:
             columns = self.work.parts[value].parts[value]
             return columns.shape(self.work.program.graph)
+        if value in self.work.turned:
+            return self.of(self.work.turned[value])
         match value.op:
             case "module":
                 return self.of_module(value)

@@ -25,7 +25,7 @@ from transpiler.fusions.fusion import (
 from transpiler.fusions.projections import is_interface_call
 from transpiler.lower.axes import HEADS, Axes
 from transpiler.refusal import Refused
-from transpiler.tree import code
+from transpiler.tree import code, nodes_within
 
 RULE = "flat tokens"
 
@@ -115,6 +115,8 @@ def is_folded(scope: Scope, axes: Axes, value: Value) -> bool:
     """Whether a tensor has heads upstream and none in the flat layout."""
     if HEADS not in axes.of(value):
         return False
+    if value in axes.work.turned:
+        return is_folded(scope, axes, axes.work.turned[value])
     if value.op == "method" and value.name == "view":
         return only_folded(scope, axes, value)
     if value.op == "method" and value.name != "transpose":
@@ -191,9 +193,10 @@ def check_flat(work: Work, scope: Scope) -> None:
     Raises:
         Refused: [layout] for a subscript of a tensor in a forward.
     """
-    edited = work.edits_of(scope).expressions
+    edits = work.edits_of(scope)
+    gone = {node for line in edits.statements for node in nodes_within(line)}
     for node, value in forward_of(scope).values.items():
-        if node in edited:
+        if node in edits.expressions or node in gone:
             continue
         if isinstance(node, cst.Subscript) and value.op == "subscript":
             base = value.args[0]

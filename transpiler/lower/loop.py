@@ -16,6 +16,7 @@ import libcst as cst
 
 from transpiler.analyse.names import assigned_names
 from transpiler.analyse.program import Child, Scope
+from transpiler.analyse.values import Value
 from transpiler.edits import Fate, Statement, statement
 from transpiler.fusions.fusion import Work, forward_of
 from transpiler.lower.classes import parsed
@@ -33,7 +34,11 @@ def lower_loop(
 ) -> tuple[cst.FunctionDef, dict[cst.CSTNode, Fate], list[str]]:
     """The forward over pipeline ranks, fates, and the names that ranks hand on."""
     function = scope.cls.method("forward")
-    loops = [node for node in function.body.body if isinstance(node, cst.For)]
+    loops = [
+        node
+        for node in function.body.body
+        if isinstance(node, cst.For) and is_over(forward_of(scope).values[node.iter])
+    ]
     if len(loops) != 1:
         raise Refused("loop", f"{scope.name} has {len(loops)} loops", function)
     loop = loops[0]
@@ -91,6 +96,13 @@ def lower_loop(
         rewriting.fates,
         handed,
     )
+
+
+def is_over(over: Value) -> bool:
+    """Whether a loop is over modules, counted or sliced or not."""
+    while over.op == "subscript" or over.name == "enumerate":
+        over = over.args[0]
+    return over.op == "child"
 
 
 def inner_left(inner: list[Line]) -> list[cst.CSTNode]:

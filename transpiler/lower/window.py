@@ -82,34 +82,81 @@ def check_place(work: Work, scope: Scope, window: Value, node: cst.CSTNode) -> N
     Raises:
         Refused: [mask] for another place, such as one counted from another start.
     """
+    if not is_own_place(scope, window):
+        raise Refused("mask", "the mask is of another layer's place", node)
+
+
+def is_own_place(scope: Scope, value: Value) -> bool:
+    """Whether each place among the layers that a value is looked up by is its own."""
     own = [v for v in scope.parameters.values() if v.op == "element"]
-    for part in window.walk():
+    for part in value.walk():
         if part.op == "index":
             over = part.args[0]
             over = over.args[0] if over.op == "subscript" else over
             if over.op == "child":
                 continue
         if part.op in {"index", "element"} and part not in own:
-            raise Refused("mask", "the mask is of another layer's place", node)
+            return False
+    return True
 
 
-def check_keyword(work: Work, window: Value, keyword: Value, node: cst.CSTNode) -> None:
+def check_keyword(
+    work: Work, window: Value, keyword: Value, node: cst.CSTNode
+) -> list[str]:
     """The `sliding_window=` keyword must say what the mask says, in every case.
 
+    Returns:
+        Statements that refuse the configs for which they differ.
+
     Raises:
-        Refused: [window-conflict] when they may differ.
+        Refused: [window-conflict] when they differ for every config.
     """
     graph = work.program.graph
-    if window.op == "subscript":
-        table, key = window.args
-        for name, entry in table.keywords:
-            said = under(graph, keyword, as_layer(graph, key), graph.const(name))
-            if said is not under(graph, entry, key, graph.const(name)):
+    if window.op != "subscript":
+        if under(graph, keyword, None, None) is not window:
+            raise Refused("window-conflict", "mask and keyword differ", node)
+        return []
+    checks = []
+    table, key = window.args
+    for name, entry in table.keywords:
+        kind = graph.const(name)
+        said = under(graph, keyword, as_layer(graph, key), kind)
+        for tests in differences(said, under(graph, entry, key, kind)):
+            switches = all(test.op == "attr" for test, _ in tests)
+            if not tests or not switches or key.op != "subscript":
                 raise Refused(
                     "window-conflict", f"mask and keyword differ on {name} layers", node
                 )
-    elif under(graph, keyword, None, None) is not window:
-        raise Refused("window-conflict", "mask and keyword differ", node)
+            kinds = text_of(key.args[0], "config", "", node)
+            texts = [
+                (
+                    text_of(test, "config", "", node)
+                    if sense
+                    else f"not {text_of(test, 'config', '', node)}"
+                )
+                for test, sense in tests
+            ]
+            said_text = " and ".join(texts).replace("config.", "")
+            checks.append(
+                f'if "{name}" in {kinds} and {" and ".join(texts)}:\n'
+                f'    raise ValueError("{said_text}: upstream\'s mask and its "\n'
+                f'        "sliding_window= differ on {name} layers")\n'
+            )
+    return checks
+
+
+def differences(said: Value, meant: Value) -> list[tuple[tuple[Value, bool], ...]]:
+    """The cases, as tests and their outcomes, in which a value is not another."""
+    if said is meant:
+        return []
+    if said.op != "choice":
+        return [()]
+    test = said.args[0]
+    return [
+        ((test, sense), *tests)
+        for sense, side in ((True, said.args[1]), (False, said.args[2]))
+        for tests in differences(side, meant)
+    ]
 
 
 def as_layer(graph: Graph, key: Value) -> Value:
@@ -137,12 +184,26 @@ def under(
         left, right = args
         if left.op == right.op == "const":
             return graph.const(left.constant == right.constant)
+    if value.op == "bool":
+        return joined(graph, value, args)
     if value.op == "choice" and args[0].op == "const":
         return args[1] if args[0].constant else args[2]
     keywords = tuple((k, under(graph, v, key, constant)) for k, v in value.keywords)
     if args == value.args and keywords == value.keywords:
         return value
     return graph.make(value.op, value.name, args, keywords, value.constant)
+
+
+def joined(graph: Graph, value: Value, args: tuple[Value, ...]) -> Value:
+    """`a and b`, `a or b` as a test, of which constants are left out."""
+    decides = value.name == "or"
+    open_sides = [side for side in args if side.op != "const"]
+    for side in args:
+        if side.op == "const" and bool(side.constant) is decides:
+            return graph.const(decides)
+    if len(open_sides) < len(args):
+        return open_sides[0] if open_sides else graph.const(not decides)
+    return graph.make("bool", value.name, args)
 
 
 def text_of(

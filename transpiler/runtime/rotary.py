@@ -46,26 +46,43 @@ STRICT = "VLLM_TRANSPILED_STRICT"
 OFF = {"", "0", "false", "no", "off"}
 
 
-def rope_arguments(config: Any, vllm_config: VllmConfig) -> dict[str, Any]:
+def rope_arguments(
+    config: Any,
+    vllm_config: VllmConfig,
+    *,
+    layer_type: str | None = None,
+    is_partial: bool = False,
+    is_neox_style: bool | None = None,
+    head_size: int | None = None,
+) -> dict[str, Any]:
     """`max_position` and `rope_parameters` for `get_rope`.
 
     Args:
         config: The text config; `config.rope_parameters` in its standard form.
         vllm_config: The engine's config, for `max_model_len`.
+        layer_type: The layer's type, where each has `rope_parameters` of its own.
+        is_partial: Whether upstream turns the first `partial_rotary_factor` of a head.
+        is_neox_style: Handed on to `get_rope` when given.
+        head_size: The attention's head size, where it may not be the config's.
 
     Raises:
         ValueError: The rope type is unknown, or the engine may reach positions where
             vLLM's rope is not Transformers'.
     """
-    given = dict(config.rope_parameters)
+    given = config.rope_parameters
+    if layer_type is not None:
+        given = given[layer_type]
+    if given is None:
+        raise ValueError(f"rope_parameters: none for layers of type {layer_type!r}")
+    given = dict(given)
     kind = given.get("rope_type", "default")
     if kind not in KEYS:
         raise ValueError(f"rope_parameters: rope_type={kind!r} is not supported")
-    if kind != "default" and given.get("partial_rotary_factor", 1.0) != 1.0:
+    if kind == "longrope" and is_neox_style is False:
         raise ValueError(
-            f"rope_parameters: partial_rotary_factor with rope_type={kind!r} is "
-            "rejected upstream"
+            "rope_parameters: vLLM has no rope_type='longrope' for interleaved heads"
         )
+    check_width(config, given, is_partial, head_size)
     own = {key for key in SECTIONS if getattr(config, key, None) is not None}
     for key in sorted(own | (SECTIONS & given.keys())):
         raise ValueError(
@@ -76,6 +93,8 @@ def rope_arguments(config: Any, vllm_config: VllmConfig) -> dict[str, Any]:
     trained = config.max_position_embeddings
     parameters = {"rope_type": kind, "rope_theta": given["rope_theta"]}
     parameters |= {k: given[k] for k in KEYS[kind] if given.get(k) is not None}
+    if is_partial:
+        parameters["partial_rotary_factor"] = given.get("partial_rotary_factor", 1.0)
     if "factor" in parameters:  # vLLM asks whether it is a float.
         parameters["factor"] = float(parameters["factor"])
     position = max(trained, longest)
@@ -91,12 +110,39 @@ def rope_arguments(config: Any, vllm_config: VllmConfig) -> dict[str, Any]:
             original = given["original_max_position_embeddings"]
             parameters["factor"] = trained / original
         # Upstream reads a null as false, vLLM's default is true.
-        parameters["truncate"] = bool(given.get("truncate", True))
+        parameters["truncate"] = bool(config.rope_parameters.get("truncate", True))
         check_yarn(parameters, longest)
     elif kind == "longrope":
         position = trained
         parameters |= longrope(given, trained, longest)
-    return {"max_position": position, "rope_parameters": parameters}
+    arguments = {"max_position": position, "rope_parameters": parameters}
+    if is_neox_style is not None:
+        arguments["is_neox_style"] = is_neox_style
+    return arguments
+
+
+def check_width(
+    config: Any, given: dict[str, Any], is_partial: bool, head_size: int | None
+) -> None:
+    """Upstream's rotary class takes its own head size and width from the config."""
+    size = getattr(config, "head_dim", None)
+    size = size or config.hidden_size // config.num_attention_heads
+    if head_size is not None and size != head_size:
+        raise ValueError(
+            f"head_dim={size} is not the size of the attention's heads, {head_size}"
+        )
+    factor, kind = given.get("partial_rotary_factor", 1.0), given.get("rope_type")
+    if not is_partial and kind != "default" and factor != 1.0:
+        raise ValueError(
+            f"rope_parameters: partial_rotary_factor with rope_type={kind!r} is "
+            "rejected upstream"
+        )
+    width = int(size * factor)
+    if is_partial and (width % 2 or not 0 < width <= size):
+        raise ValueError(
+            f"rope_parameters: partial_rotary_factor={factor} turns {width} of {size} "
+            "elements; vLLM needs an even number of them"
+        )
 
 
 def check_dynamic(trained: int, longest: int) -> None:
