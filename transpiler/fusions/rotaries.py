@@ -28,10 +28,7 @@ class Rotary(nn.Module):
         self.max_seq_len_cached = config.max_position_embeddings
         self.original_max_seq_len = config.max_position_embeddings
         self.rope_type = config.rope_parameters["rope_type"]
-        frequencies = self.compute_default
-        if self.rope_type != "default":
-            frequencies = ROPE_INIT_FUNCTIONS[self.rope_type]
-        found, self.attention_scaling = frequencies(config)
+{made}
         self.inv_freq = nn.Buffer(found, persistent=False)
         self.original_inv_freq = nn.Buffer(found, persistent=False)
 
@@ -51,6 +48,21 @@ class Rotary(nn.Module):
         sin = both.sin() * self.attention_scaling
         return {result}
 """
+MADE = """
+        frequencies = self.compute_default
+        if self.rope_type != "default":
+            frequencies = ROPE_INIT_FUNCTIONS[self.rope_type]
+        found, self.attention_scaling = frequencies(config)
+"""
+MADE_WITH_ALPHA = """
+        if self.rope_type == "dynamic" and config.rope_parameters.get("alpha"):
+            head = config.head_dim
+            alpha = config.rope_parameters["alpha"] ** (head / (head - 2))
+            base = config.rope_parameters["rope_theta"] * alpha
+            steps = torch.arange(0, head, 2, dtype=torch.float) / head
+            found, self.attention_scaling = 1.0 / base**steps, 1.0
+        else:
+""" + MADE.replace("\n", "\n    ")
 BY_TYPE = """
 class Rotary(nn.Module):
     def __init__(self, config, device):
@@ -139,6 +151,7 @@ class Table:
         text: What it computes.
         doubled: How it doubles angles, `half` or `pairs`.
         is_partial: Whether its default type reads `partial_rotary_factor`.
+        has_alpha: Whether its dynamic type reads `alpha`.
         is_by_type: Whether each type of layer has `rope_parameters` of its own.
         updated: What `dynamic_rope_update` reads and writes in it, by these names.
     """
@@ -146,6 +159,7 @@ class Table:
     text: str
     doubled: str = "half"
     is_partial: bool = False
+    has_alpha: bool = False
     is_by_type: bool = False
     updated: frozenset[str] = UPDATED
 
@@ -168,15 +182,19 @@ class Apply:
 
 
 def table(
-    doubled: str = "half", is_partial: bool = False, is_rounded: bool = True
+    doubled: str = "half",
+    is_partial: bool = False,
+    is_rounded: bool = True,
+    has_alpha: bool = False,
 ) -> Table:
     """A row of the classes."""
     text = CLASS.format(
+        made=MADE_WITH_ALPHA if has_alpha else MADE,
         width=PART if is_partial else "head",
         both=PAIRS if doubled == "pairs" else HALVES,
         result=ROUNDED if is_rounded else "cos, sin",
     )
-    return Table(text, doubled, is_partial)
+    return Table(text, doubled, is_partial, has_alpha)
 
 
 def by_type(result: str) -> Table:
@@ -212,6 +230,7 @@ CLASSES = {
     "half": table(),
     "half, full precision": table(is_rounded=False),
     "half, partial": table(is_partial=True),
+    "half, alpha": table(has_alpha=True),
     "pairs": table("pairs"),
     "half, by type": by_type(ROUNDED),
     "half, by type, full precision": by_type("cos, sin"),

@@ -105,6 +105,8 @@ class Rotary(Fusion):
         given = [self.config_of(scope, child), "vllm_config"]
         if kind:
             given.append(f"layer_type={kind}")
+        if table.has_alpha:
+            given.append("has_alpha=True")
         if table.is_partial:
             given.append("is_partial=True")
         if not reads_head_dim(size):

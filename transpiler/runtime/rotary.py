@@ -52,6 +52,7 @@ def rope_arguments(
     *,
     layer_type: str | None = None,
     is_partial: bool = False,
+    has_alpha: bool = False,
     is_neox_style: bool | None = None,
     head_size: int | None = None,
 ) -> dict[str, Any]:
@@ -62,6 +63,7 @@ def rope_arguments(
         vllm_config: The engine's config, for `max_model_len`.
         layer_type: The layer's type, where each has `rope_parameters` of its own.
         is_partial: Whether upstream turns the first `partial_rotary_factor` of a head.
+        has_alpha: Whether upstream's dynamic type reads `alpha`.
         is_neox_style: Handed on to `get_rope` when given.
         head_size: The attention's head size, where it may not be the config's.
 
@@ -104,6 +106,8 @@ def rope_arguments(
         check_llama3(parameters)
     elif kind == "dynamic":
         position = trained
+        if has_alpha and given.get("alpha"):  # vLLM lets it, too, go before the factor.
+            parameters["alpha"] = given["alpha"]
         check_dynamic(trained, longest)
     elif kind == "yarn":
         if "factor" not in parameters:
