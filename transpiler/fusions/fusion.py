@@ -131,6 +131,7 @@ class Work:
         projections: Query, key and value projections of each attention.
         sharded: Norms over a width that ranks share, by class and name, with the
             arguments that say so.
+        refused: Fields of the config that may not be true.
         model_checks: Statements that refuse configs, put into the model's constructor.
         renames: Beginnings of checkpoint names, old and new.
         by_head: Linears whose rows come head by head: class, name, number of heads.
@@ -154,6 +155,7 @@ class Work:
     signatures: dict[str, list[str]] = field(default_factory=dict)
     projections: dict[str, list[Projection]] = field(default_factory=dict)
     sharded: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    refused: set[Value] = field(default_factory=set)
     model_checks: list[str] = field(default_factory=list)
     renames: tuple[tuple[str, str], ...] = ()
     parts: dict[Value, Split] = field(default_factory=dict)

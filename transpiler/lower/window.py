@@ -37,8 +37,11 @@ def window_of(work: Work, mask: Value, node: cst.CSTNode) -> Value:
     graph = work.program.graph
     if mask.op == "call" and mask.name in {FULL, SLIDING}:
         for name, operand in mask.keywords:
-            if not is_const(operand, None) and operand.op not in PLAIN.get(name, ()):
+            if is_const(operand, None) or operand.op in PLAIN.get(name, ()):
+                continue
+            if not is_switched(operand):
                 raise Refused("mask", f"the mask is made with {name}", node)
+            refuse_switch(work, operand.args[0])
         if mask.args:
             raise Refused("mask", "the mask is made with positional arguments", node)
         if mask.name == FULL:
@@ -58,6 +61,25 @@ def window_of(work: Work, mask: Value, node: cst.CSTNode) -> Value:
         table = graph.make("dict", keywords=entries)
         return graph.make("subscript", args=(table, mask.args[1]))
     raise Refused("mask", "the mask is not one that a known function makes", node)
+
+
+def is_switched(operand: Value) -> bool:
+    """Whether a keyword is given only where a field of the config is true."""
+    if operand.op != "choice" or operand.args[2].op != "missing":
+        return False
+    test = operand.args[0]
+    return test.op == "attr" and test.args[0].op == "config"
+
+
+def refuse_switch(work: Work, field: Value) -> None:
+    """Configs in which a field is true are refused by the model's constructor."""
+    if field not in work.refused:
+        work.refused.add(field)
+        work.model_checks.append(
+            f"if config.{field.name}:\n"
+            f'    raise ValueError("{field.name}: upstream\'s mask is not causal then")'
+            "\n"
+        )
 
 
 def present(value: Value) -> Value:
