@@ -160,7 +160,9 @@ class Rotary(Fusion):
         known = known_at(scope, node)
         if roots(work, whole[0]) & roots(work, whole[1]):
             raise Refused("operand-read", "query and key share memory", node)
-        own = {value, *(part.joined for part in parts)}
+        own = {value}
+        for part in parts:
+            own |= {part.first, part.rest, part.joined}
         for operand in whole:
             if not set(readers(work, scope, operand, known)) <= own:
                 raise Refused("operand-read", "an operand is read again", node)

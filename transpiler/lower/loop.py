@@ -34,11 +34,9 @@ def lower_loop(
 ) -> tuple[cst.FunctionDef, dict[cst.CSTNode, Fate], list[str]]:
     """The forward over pipeline ranks, fates, and the names that ranks hand on."""
     function = scope.cls.method("forward")
-    loops = [
-        node
-        for node in function.body.body
-        if isinstance(node, cst.For) and is_over(forward_of(scope).values[node.iter])
-    ]
+    every = [node for node in function.body.body if isinstance(node, cst.For)]
+    values = forward_of(scope).values
+    loops = [node for node in every if is_over(values[node.iter])] or every
     if len(loops) != 1:
         raise Refused("loop", f"{scope.name} has {len(loops)} loops", function)
     loop = loops[0]
