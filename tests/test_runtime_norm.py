@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.layernorm import RMSNorm
 
 from transpiler.runtime import norm as room
-from transpiler.runtime.norm import ShardedRMSNorm
+from transpiler.runtime.norm import HeadLayerNorm, ShardedRMSNorm
 
 pytestmark = pytest.mark.slow
 HEADS, SIZE, EPS = 4, 6, 0.1
@@ -72,3 +73,22 @@ def test_a_weight_of_another_width_is_refused(
         norm(torch.ones(1, 4))
     with pytest.raises(ValueError, match="shape"):
         norm.weight.weight_loader(norm.weight, torch.ones(4))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_each_rank_has_the_weights_of_its_heads(
+    ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, weight = torch.randn(3, HEADS, SIZE), torch.rand(HEADS, SIZE) + 0.5
+    wanted = nn.functional.layer_norm(x, (SIZE,), eps=EPS) * weight
+    monkeypatch.setattr(room, "get_tensor_model_parallel_world_size", lambda: ranks)
+    parts = min(ranks, HEADS)
+    for rank in range(ranks):
+        monkeypatch.setattr(
+            room, "get_tensor_model_parallel_rank", lambda rank=rank: rank
+        )
+        norm = HeadLayerNorm(HEADS, SIZE, EPS)
+        norm.weight.weight_loader(norm.weight, weight)
+        part = rank * parts // ranks
+        share, own = x.chunk(parts, 1)[part], wanted.chunk(parts, 1)[part]
+        torch.testing.assert_close(norm(share), own)

@@ -18,6 +18,7 @@ ORIGINS: dict[str, str] = {
     "Iterable": "collections.abc",
     "islice": "itertools",
     "nn": "torch",
+    "HeadLayerNorm": "transpiler.runtime",
     "ShardedRMSNorm": "transpiler.runtime",
     "act_and_mul": "transpiler.runtime",
     "activation": "transpiler.runtime",

@@ -102,6 +102,7 @@ class Row:
         body: The class that it matches, empty for torch's own.
         extra: Arguments of the layer that no constructor parameter says.
         takes: Constructor parameters that the layer has too.
+        by_head: The layer for a weight of each head, if there is one.
     """
 
     layer: str
@@ -109,6 +110,7 @@ class Row:
     body: str
     extra: tuple[str, ...] = ()
     takes: tuple[str, ...] = ("hidden_size", "eps")
+    by_head: str = ""
 
     @property
     def rule(self) -> str:
@@ -125,7 +127,7 @@ ROWS = (
     Row("RMSNorm", True, RMS_BARE, BARE),
     Row("GemmaRMSNorm", True, RMS_ABOUT_ONE),
     Row("LayerNorm", False, LAYER_BARE, ("eps=1e-5", "elementwise_affine=False")),
-    Row("LayerNorm", False, LAYER_WEIGHT, ("bias=False",)),
+    Row("LayerNorm", False, LAYER_WEIGHT, ("bias=False",), by_head="HeadLayerNorm"),
     Row("NemotronLayerNorm1P", True, LAYER_ABOUT_ONE),
 )
 TORCH_LAYER = Row(

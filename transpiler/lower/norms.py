@@ -13,8 +13,9 @@ from __future__ import annotations
 import libcst as cst
 
 from transpiler.analyse.program import Child, Scope
-from transpiler.fusions.fusion import Work, distinct_values, operand_of
-from transpiler.lower.axes import WIDTH, Axes
+from transpiler.fusions.fusion import Work, distinct_values, linear_of, operand_of
+from transpiler.fusions.projections import sources
+from transpiler.lower.axes import HEADS, WIDTH, Axes
 from transpiler.lower.embedding import stream_width
 from transpiler.refusal import Refused
 from transpiler.tree import code
@@ -43,6 +44,7 @@ def layer_text(work: Work, scope: Scope, child: Child) -> str:
     """vLLM's norm with what upstream's is given."""
     norm = work.norms[child.kind]
     arguments: list[str] = []
+    layer = norm.row.layer
     for role, (place, name, default) in norm.places.items():
         given = child.argument(place, name)
         if role not in norm.row.takes:
@@ -51,7 +53,7 @@ def layer_text(work: Work, scope: Scope, child: Child) -> str:
                 raise Refused("norm-arguments", f"{name}= is not known", child.call)
             continue
         if given is not None and scope.init.values[given].op in ("tuple", "list"):
-            raise Refused("norm-arguments", "a norm over several axes", given)
+            layer, given = norm.row.by_head, heads_and_size(work, scope, child, given)
         text = text_of(default if given is None else given)
         if not text and (norm.row.body or role == "hidden_size"):
             raise Refused("norm-arguments", f"no {name}", child.call)
@@ -61,10 +63,35 @@ def layer_text(work: Work, scope: Scope, child: Child) -> str:
             arguments.append(f"{role}={text}")
     if "hidden_size" not in norm.places:
         arguments.insert(0, width_text(work, scope, child))
+    if layer == norm.row.by_head:
+        return f"{layer}({', '.join(arguments)})"
     sharded = work.sharded.get((scope.name, child.name))
     arguments += [*(sharded or ()), *norm.row.extra]
-    layer = norm.row.layer if sharded is None else f"Sharded{norm.row.layer}"
+    layer = layer if sharded is None else f"Sharded{layer}"
     return f"{layer}({', '.join(arguments)})"
+
+
+def heads_and_size(
+    work: Work, scope: Scope, child: Child, given: cst.BaseExpression
+) -> cst.BaseExpression:
+    """The two axes of a norm with a weight of each head, without brackets.
+
+    They must be the heads of a projection that it is called on, and their size.
+    """
+    row = work.norms[child.kind].row
+    sizes = scope.init.values[given].args
+    axes = Axes(work, scope)
+    heads = {p.child.name: p.heads.count for p in work.projections.get(scope.name, [])}
+    calls = [v for v in distinct_values(scope) if work.is_norm(scope, v) is child]
+    for call in calls:
+        shape = axes.of(operand_of(call))
+        made = [linear_of(scope, v) for v in sources(work, scope, operand_of(call))]
+        found = [heads.get(linear.name) if linear else None for linear in made]
+        if shape[2:] != (HEADS, sizes[-1]) or found != [sizes[0]] or len(sizes) != 2:
+            raise Refused("norm-arguments", "a norm over several axes", given)
+    if not row.by_head or not calls or not isinstance(given, cst.Tuple):
+        raise Refused("norm-arguments", "a norm over several axes", given)
+    return given
 
 
 def width_text(work: Work, scope: Scope, child: Child) -> str:

@@ -1,12 +1,16 @@
-"""RMS norm over a width that the tensor-parallel ranks share.
+"""Norms over what the tensor-parallel ranks share.
 
 vLLM's `RMSNorm` takes the mean of the columns that a rank has, and its one layer that
-sums over the ranks belongs to a model, with one order of rounding.
+sums over the ranks belongs to a model, with one order of rounding. vLLM's `LayerNorm`
+has one weight for all heads.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
+from torch import nn
 from vllm.distributed import (
     get_tensor_model_parallel_rank,
     get_tensor_model_parallel_world_size,
@@ -14,6 +18,42 @@ from vllm.distributed import (
 )
 from vllm.model_executor.layers.layernorm import RMSNorm
 from vllm.model_executor.utils import set_weight_attrs
+
+
+def load_part(param: nn.Parameter, loaded: torch.Tensor, parts: int) -> None:
+    """Copy this rank's part of a weight; with fewer parts than ranks, each has copies.
+
+    Raises:
+        ValueError: The weight has another shape.
+    """
+    if loaded.shape != (param.shape[0] * parts, *param.shape[1:]):
+        raise ValueError(f"a norm's weight of shape {tuple(loaded.shape)}")
+    copies = get_tensor_model_parallel_world_size() // parts
+    part = get_tensor_model_parallel_rank() // copies
+    param.data.copy_(loaded.chunk(parts)[part])
+
+
+class HeadLayerNorm(nn.Module):
+    """Layer norm of each head, `[tokens, heads, size]`, with a weight of its own.
+
+    Args:
+        num_heads: Number of heads of all ranks; ranks beyond them hold copies.
+        head_size: Size of a head.
+        eps: Added to the variance.
+    """
+
+    def __init__(self, num_heads: int, head_size: int, eps: float) -> None:
+        super().__init__()
+        parts = min(get_tensor_model_parallel_world_size(), num_heads)
+        self.weight = nn.Parameter(torch.ones(num_heads // parts, head_size))
+        self.eps = eps
+        load = partial(load_part, parts=parts)
+        set_weight_attrs(self.weight, {"weight_loader": load})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise in float32, and round after the weight."""
+        full = nn.functional.layer_norm(x.float(), x.shape[-1:], eps=self.eps)
+        return (full * self.weight.float()).to(x.dtype)
 
 
 class ShardedRMSNorm(RMSNorm):
@@ -38,19 +78,8 @@ class ShardedRMSNorm(RMSNorm):
         parts = min(ranks, num_heads or ranks)
         super().__init__(hidden_size // parts, eps, dtype=dtype)
         self.ranks, self.parts = ranks, parts
-        set_weight_attrs(self.weight, {"weight_loader": self.weight_loader})
-
-    def weight_loader(self, param: torch.nn.Parameter, loaded: torch.Tensor) -> None:
-        """Copy this rank's part of the weight.
-
-        Raises:
-            ValueError: The weight has another width.
-        """
-        if loaded.shape != (self.hidden_size * self.parts,):
-            raise ValueError(f"a norm's weight of shape {tuple(loaded.shape)}")
-        copies = self.ranks // self.parts
-        part = get_tensor_model_parallel_rank() // copies
-        param.data.copy_(loaded.chunk(self.parts)[part])
+        load = partial(load_part, parts=parts)
+        set_weight_attrs(self.weight, {"weight_loader": load})
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise `[..., width of this rank]` by the mean over all ranks.
