@@ -159,7 +159,9 @@ class Analyser:
             return scope
         check_neutral(cls, self.module, "forward")
         init = cls.method("__init__")
-        if init.params.star_kwarg or isinstance(init.params.star_arg, cst.Param):
+        star = init.params.star_kwarg
+        rest = bound.get(star.name.value) if star is not None else None
+        if isinstance(init.params.star_arg, cst.Param) or (rest and rest.keywords):
             raise Refused("arguments", "a constructor with starred parameters", init)
         scope = Scope(cls, parameters=bound)
         self.program.scopes[cls.name] = scope

@@ -26,6 +26,7 @@ BUILTINS = frozenset(dir(builtins))
 QUIET = frozenset(
     {
         "utils.logging.get_logger",
+        "utils.output_capturing.OutputRecorder",
         "dict",
         "frozenset",
         "list",

@@ -22,6 +22,7 @@ BATCH = Value("axis", "batch")
 SEQUENCE = Value("axis", "sequence")
 HEADS = Value("axis", "heads")
 WIDTH = Value("axis", "width")
+TOKENS = Value("axis", "tokens")  # batch and sequence as one
 Shape = tuple[Value, ...]
 
 
@@ -84,6 +85,8 @@ class Axes:
 
     def is_tensor(self, value: Value) -> bool:
         """Whether a value is a tensor rather than a number, size or config value."""
+        if value in self.work.parts:
+            return True
         if value.op == "item" and value.args[0].op == "attr":
             return value.args[0].name != "shape"
         if value.op in {"module", "carried", "looped", "param", "method", "item"}:
@@ -136,6 +139,12 @@ class Axes:
 
     def of_view(self, value: Value, before: Shape) -> Shape:
         """`view(*x.shape[:-1], n, size)` splits the last axis, `(…, -1)` joins."""
+        if self.is_joined(value, before):
+            return (TOKENS, *before[2:])
+        if len(value.args) == 2 and self.is_shape(value.args[1]):
+            shape = self.of(value.args[1].args[0])
+            if shape in {before, (BATCH, SEQUENCE, *before[1:])}:
+                return shape
         rest = self.after_tokens(value.args[1:])
         if rest is None:
             raise self.refuse("a view that does not start with *x.shape[:-1]", value)
@@ -145,6 +154,20 @@ class Axes:
         if len(rest) == 1 and is_const(rest[0], -1) and len(before) == 4 and flat:
             return (*before[:2], WIDTH)
         raise self.refuse("a view of another shape", value)
+
+    def is_joined(self, value: Value, before: Shape) -> bool:
+        """Whether a view of `[batch, sequence, width]` is `x.view(-1, x.shape[-1])`."""
+        width = value.args[-1]
+        return (
+            len(value.args) == 3
+            and is_const(value.args[1], -1)
+            and before[:2] == (BATCH, SEQUENCE)
+            and len(before) == 3
+            and width.op == "subscript"
+            and is_const(width.args[1], -1)
+            and self.is_shape(width.args[0])
+            and width.args[0].args[0] is value.args[0]
+        )
 
     def after_tokens(self, shape: tuple[Value, ...]) -> tuple[Value, ...] | None:
         """What follows batch and sequence in a view's sizes, None if they do not lead.

@@ -23,7 +23,7 @@ from transpiler.fusions.fusion import (
     users_of,
 )
 from transpiler.fusions.projections import is_interface_call
-from transpiler.lower.axes import HEADS, Axes
+from transpiler.lower.axes import HEADS, TOKENS, Axes
 from transpiler.refusal import Refused
 from transpiler.tree import code, nodes_within
 
@@ -65,6 +65,8 @@ def change_of(scope: Scope, axes: Axes, value: Value) -> Change | None:
     """What becomes of one view or transpose; None when it stays as it is."""
     before, after = axes.of(value.args[0]), axes.of(value)
     if value.name == "view":
+        if TOKENS in {before[0], after[0]} or before == after:
+            return receiver
         if HEADS in after:
             return receiver if only_folded(scope, axes, value) else None
         if is_attended(value.args[0]):
