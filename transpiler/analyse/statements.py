@@ -238,7 +238,8 @@ def check_class(cls: ModelingClass, module: ModelingModule) -> None:
     pretrained = is_pretrained(cls, module)
     held: set[str] = set()
     for line in cls.node.body.body:
-        for name in facts_of(cls, line, FACTS if pretrained else frozenset()):
+        facts = FACTS if pretrained else frozenset[str]()
+        for name in facts_of(cls, line, facts, module.imports):
             if name in held:
                 raise Refused("class-body", f"{cls.name} gives {name} twice", line)
             held.add(name)
@@ -250,7 +251,12 @@ def check_class(cls: ModelingClass, module: ModelingModule) -> None:
             raise Refused("method-override", f"{cls.name} defines {name}", node)
 
 
-def facts_of(cls: ModelingClass, line: cst.CSTNode, known: frozenset[str]) -> list[str]:
+def facts_of(
+    cls: ModelingClass,
+    line: cst.CSTNode,
+    known: frozenset[str],
+    imports: dict[str, str],
+) -> list[str]:
     """Names that a line of a class body gives a value."""
     if isinstance(line, cst.FunctionDef):
         return [line.name.value]
@@ -266,7 +272,7 @@ def facts_of(cls: ModelingClass, line: cst.CSTNode, known: frozenset[str]) -> li
             case cst.Assign() | cst.AnnAssign():
                 names += assigned_names(small)
                 if set(names) <= known:
-                    plain_names(small, line, {})
+                    plain_names(small, line, imports)
             case _:
                 raise Refused("class-body", f"a statement in {cls.name}", line)
     for name in names:
