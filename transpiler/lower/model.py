@@ -10,8 +10,11 @@ Refused when, besides what is listed below
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import libcst as cst
 
+from transpiler.analyse.module import ModelingClass
 from transpiler.analyse.names import is_configuration
 from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import is_const
@@ -86,12 +89,27 @@ def config_check(work: Work, scope: Scope) -> str:
         Refused: [config-class] when the constructor does not say which class it takes.
     """
     causal = work.program.causal.name
-    for parameter in scope.cls.method("__init__").params.params[1:]:
-        if parameter.annotation is not None:
-            name = code(parameter.annotation.annotation)
+    given = [p.annotation for p in scope.cls.method("__init__").params.params[1:]]
+    for annotation in (*given, *annotations_of(work, scope.cls)):
+        if annotation is not None:
+            name = code(annotation.annotation)
             if is_configuration(work.program.module.resolve(name)):
                 return f'require_config(config, {name}, "{causal}")'
     raise Refused("config-class", "the config's class is not annotated", scope.cls.node)
+
+
+def annotations_of(work: Work, cls: ModelingClass) -> Iterator[cst.Annotation]:
+    """What a class and its bases in the file say that `config` is.
+
+    Transformers takes the config's class from there.
+    """
+    for line in cls.node.body.body:
+        small = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
+        if isinstance(small, cst.AnnAssign) and code(small.target) == "config":
+            yield small.annotation
+    for base in cls.bases:
+        if base in work.program.module.classes:
+            yield from annotations_of(work, work.program.module.classes[base])
 
 
 def the_layers(work: Work, scope: Scope) -> Child:
