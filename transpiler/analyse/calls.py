@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # Classes that None is no instance of.
 CLASSES = frozenset({"cache_utils.Cache", "cache_utils.DynamicCache", "torch.Tensor"})
+FILLED = frozenset({"torch.ones", "torch.zeros"})
 
 
 class Calls:
@@ -128,6 +129,9 @@ class Calls:
         if writes_operand(name, args, keywords):
             self.write(args[0], self.flow.calls[-1])
             return self.graph.fresh("written", name, *args)
+        if name == "torch.nn.Parameter" and args and args[0].name in FILLED:
+            # What it is filled with first is not what the checkpoint gives.
+            args[0] = make("call", "torch.empty", args[0].args, args[0].keywords)
         return make("call", name, tuple(args), tuple(keywords))
 
     def by_type(self, name: str, args: list[Value]) -> Value | None:
