@@ -54,6 +54,7 @@ OBJECTS = frozenset(
         "self",
         "config",
         "child",
+        "passes",
         "tuple",
         "list",
         "dict",
@@ -328,7 +329,7 @@ class Expressions(Calls):
             missing = any(v.op == "missing" for _, v in value.keywords)
             known = len(value.args) - len(starred) + len(value.keywords)
             return None if (starred and not known) or missing else bool(known)
-        if value.op in {"child", "self", "config"}:
+        if value.op in {"child", "passes", "self", "config"}:
             return True
         return None
 

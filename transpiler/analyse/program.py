@@ -38,6 +38,10 @@ from transpiler.analyse.statements import (
 from transpiler.analyse.values import Graph, Value
 from transpiler.refusal import Refused
 
+IDENTITY = "torch.nn.Identity"
+# Modules that return their operand when nothing is trained.
+PASSING = frozenset({IDENTITY, "torch.nn.Dropout"})
+
 
 @dataclass
 class Child:
@@ -52,6 +56,7 @@ class Child:
         many: Whether it is a list of such modules.
         value: What the constructor call is, as a value.
         guarded: Whether a test of the config decides that it is made.
+        choice: The conditional expression that makes the module or an identity.
     """
 
     name: str
@@ -62,6 +67,7 @@ class Child:
     many: bool
     value: Value
     guarded: bool = False
+    choice: cst.IfExp | None = None
 
     def argument(self, position: int, keyword: str) -> cst.BaseExpression | None:
         """An argument of the constructor call, by position or keyword."""
@@ -192,18 +198,22 @@ class Analyser:
     ) -> None:
         """Record `self.x = Class(...)` and `self.x = ModuleList([Class(...) …])`."""
         for small in statement.body:
-            if not isinstance(small, cst.Assign) or not isinstance(
-                small.value, cst.Call
-            ):
+            if not isinstance(small, cst.Assign):
                 continue
-            if len(small.targets) > 1 and self.constructed(scope, small.value):
+            made: cst.BaseExpression | None = small.value
+            choice: cst.IfExp | None = None
+            if isinstance(made, cst.IfExp) and self.is_identity(scope, made.orelse):
+                choice, made = made, made.body
+            if not isinstance(made, cst.Call):
+                continue
+            if len(small.targets) > 1 and self.constructed(scope, made):
                 raise Refused("constructor", "a module with two names", small)
             for target in small.targets:
                 where = target.target
                 if not isinstance(where, cst.Attribute):
                     continue
                 name = where.attr.value
-                found = self.constructed(scope, small.value)
+                found = self.constructed(scope, made)
                 if found is not None:
                     kind, call, many = found
                     if any(arg.star for arg in call.args):
@@ -212,8 +222,23 @@ class Analyser:
                         raise Refused("constructor", f"self.{name} is made twice", call)
                     value = scope.init.values[call]
                     scope.children[name] = Child(
-                        name, kind, call, statement, small, many, value, guarded
+                        name,
+                        kind,
+                        call,
+                        statement,
+                        small,
+                        many,
+                        value,
+                        guarded,
+                        choice,
                     )
+
+    def is_identity(self, scope: Scope, node: cst.BaseExpression) -> bool:
+        """Whether an expression makes a module that returns its operand."""
+        function = (
+            scope.init.values.get(node.func) if isinstance(node, cst.Call) else None
+        )
+        return function is not None and function.name == IDENTITY
 
     def constructed(
         self, scope: Scope, call: cst.Call
@@ -261,7 +286,8 @@ class Analyser:
         if name == "training":
             return graph.const(False)
         if name in scope.children:
-            return graph.make("child", name, (graph.make("self", scope.name),))
+            kind = "passes" if scope.children[name].kind in PASSING else "child"
+            return graph.make(kind, name, (graph.make("self", scope.name),))
         if name in flow.assigned:
             return flow.assigned[name][0]
         if name == "config" and is_pretrained(scope.cls, self.module):
@@ -347,6 +373,9 @@ class Analyser:
             name = element_list(target) or ""
         child = scope.children.get(name)
         cls = self.module.classes.get(child.kind) if child is not None else None
+        if child is not None and child.choice is not None:
+            self.program.results[call] = call.args[1] if call.args[1:] else None
+            return
         if child is None or cls is None:
             return
         forward = cls.method("forward")

@@ -177,7 +177,8 @@ class Work:
     def is_norm(self, scope: Scope, value: Value) -> Child | None:
         """The norm child whose call a value is."""
         child = child_of(scope, value)
-        return child if child is not None and child.kind in self.norms else None
+        known = child is not None and child.kind in self.norms and not child.choice
+        return child if known else None
 
 
 class Fusion(ABC):

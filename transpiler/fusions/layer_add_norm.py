@@ -43,6 +43,7 @@ from transpiler.fusions.sums import (
     small_of,
 )
 from transpiler.refusal import Refused
+from transpiler.rewrite import is_docstring
 from transpiler.tree import code
 
 RESIDUAL = "residual"
@@ -109,7 +110,7 @@ class LayerAddNorm(Fusion):
         block = block_of(scope)
         norm = norm_call(scope, norms[0])
         before = block[: block.index(norm.statement)]
-        if not all(is_copy(scope, s, carried) for s in before):
+        if not all(is_copy(scope, s, carried) or is_docstring(s) for s in before):
             raise Refused("not-first", "statements before the first norm", where)
         parameter = parameter_of(scope, carried)
         if RESIDUAL in forward_of(scope).environments[block[0]]:

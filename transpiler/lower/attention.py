@@ -21,6 +21,7 @@ from transpiler.fusions.fusion import (
     Work,
     distinct_values,
     forward_of,
+    is_identity,
     statements_of,
     the_node,
 )
@@ -136,6 +137,7 @@ def check_called_once(work: Work, scope: Scope) -> None:
                 call
                 for call in flow.calls
                 if called_child(holder, flow.values.get(call)) is child
+                and not is_identity(flow, call, flow.values[call])
             ]
             around = loops_around(holder.cls.method("forward"), calls)
             if len(calls) != 1 or len(around) != int(child.many):

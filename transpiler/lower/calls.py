@@ -16,7 +16,7 @@ from transpiler.analyse.arguments import default_of
 from transpiler.analyse.program import Child, Scope, element_list
 from transpiler.analyse.values import Value
 from transpiler.edits import Change
-from transpiler.fusions.fusion import Work, block_of, forward_of
+from transpiler.fusions.fusion import Work, block_of, forward_of, is_identity
 from transpiler.refusal import Refused
 from transpiler.tree import code
 
@@ -27,6 +27,8 @@ def lower_calls(work: Work, scope: Scope) -> None:
     edits = work.edits_of(scope)
     for node in flow.calls:
         value = flow.values.get(node)
+        if value is not None and is_identity(flow, node, value):
+            continue
         child = called_child(scope, value)
         if child is not None and child.kind in work.norms and node.args[0].keyword:
             edits.replace(node, "signature", by_position, [node.args[0].value])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from transpiler.analyse.program import Scope
+from transpiler.analyse.program import PASSING, Scope
 from transpiler.edits import Change, Fate, Statement, statement
 from transpiler.fusions.fusion import LINEAR, Work, forward_of
 from transpiler.lower.calls import optional_of
@@ -117,6 +117,8 @@ def lower_children(work: Work, scope: Scope) -> None:
             continue
         if child.kind in work.norms:
             lower_norm(work, scope, child)
+        elif child.kind in PASSING and child.choice is None:
+            edits.swap(child.statement, "no training", [])
         elif child.kind in work.signatures:
             edits.replace(child.call, RULE, with_prefix(child.name))
         elif child.kind != LINEAR:

@@ -36,6 +36,7 @@ def lower_layout(work: Work, scope: Scope) -> None:
     Raises:
         Refused: [layout] for an operation that has no flat form.
     """
+    lower_passing(work, scope)
     flow = forward_of(scope)
     axes = Axes(work, scope)
     check_folded(scope, axes)
@@ -50,15 +51,25 @@ def lower_layout(work: Work, scope: Scope) -> None:
             continue
         if node in edits.expressions:
             continue
-        if node.args and is_identity(flow, node, value) and is_dropout(node):
-            edits.replace(node, "no training", first_argument, [node.args[0].value])
-            continue
         if node.func.attr.value == "contiguous":
             edits.replace(node, RULE, receiver, [node.func.value])
         elif value.op == "method" and value.name in {"view", "transpose"}:
             change = change_of(scope, axes, value)
             if change is not None:
                 edits.replace(node, RULE, change, [node.func.value])
+
+
+def lower_passing(work: Work, scope: Scope) -> None:
+    """Calls that return their operand when nothing is trained are that operand."""
+    flow = forward_of(scope)
+    edits = work.edits_of(scope)
+    for node in flow.calls:
+        function = flow.values.get(node.func)
+        passes = function is not None and function.op == "passes"
+        if node in edits.expressions or not (passes or is_dropout(node)):
+            continue
+        if node.args and is_identity(flow, node, flow.values[node]):
+            edits.replace(node, "no training", first_argument, [node.args[0].value])
 
 
 def change_of(scope: Scope, axes: Axes, value: Value) -> Change | None:

@@ -31,6 +31,8 @@ def lower_norm(work: Work, scope: Scope, child: Child, ranks: str = "") -> None:
         ranks: The test that a rank which has it passes, empty for all of them.
     """
     lines = f"self.{child.name} = {layer_text(work, scope, child)}"
+    if child.choice is not None:
+        lines += f" if {code(child.choice.test)} else {code(child.choice.orelse)}"
     if ranks:
         lines = (
             f"if {ranks}:\n    {lines}\n"

@@ -64,7 +64,8 @@ def check_stated(work: Work, scope: Scope) -> None:
     """Refuse a class whose forward writes in place or whose constructor does more.
 
     Raises:
-        Refused: [method-call] for a method that was not inlined;
+        Refused: [method-call] for a method that was not inlined; [child] for a module
+            that may be an identity, norms of a layer aside;
             [writes-in-place]; [stateful] for a forward that sets an attribute;
             [parameter] for a parameter or tensor of a class
             that no table describes; [name-taken] for a class with a name that the
@@ -85,6 +86,10 @@ def check_stated(work: Work, scope: Scope) -> None:
             raise Refused("writes-in-place", "what is written may be shared", call)
     for name, (_, node) in forward_of(scope).assigned.items():
         raise Refused("stateful", f"the forward sets self.{name}", node)
+    for child in scope.children.values():
+        is_inner = not any(other.many for other in scope.children.values())
+        if child.choice and not (child.kind in work.norms and is_inner):
+            raise Refused("child", f"self.{child.name} may be an identity", child.call)
     for name, (value, node) in scope.init.assigned.items():
         for part in value.walk() if name not in scope.children else ():
             if part.op == "call" and part.name.startswith("torch."):
