@@ -77,7 +77,7 @@ def transpile_source(source: Source) -> Transpiled:
     try:
         return walked(source)
     except RecursionError:
-        node = the_causal_class(analyse_module(source.tree)).node
+        node = the_causal_class(analyse_module(source.tree, source.architectures)).node
         raise Refused("too-deep", "too long a chain of operations", node) from None
 
 
@@ -103,7 +103,7 @@ def from_upstream(inlined: Inlined, outcome: Outcome) -> Outcome:
 
 def stepped(source: Source, tree: cst.Module) -> Transpiled:
     """Walk one tree, step by step."""
-    module = analyse_module(tree)
+    module = analyse_module(tree, source.architectures)
     work = prepared(module)
     work.renames = renamed_prefixes(source, work)
     for fusion in FUSIONS:

@@ -41,6 +41,7 @@ class Source:
         conversion: Transformers' conversion mapping, of checkpoint tensors that it
             renames while loading: old and new patterns of an entry, None for an entry
             that does more.
+        architectures: Classes that Transformers' auto class makes to generate text.
         version: Version of the Transformers package.
     """
 
@@ -50,6 +51,7 @@ class Source:
     tree: cst.Module
     configuration: str
     conversion: dict[str, Renames | None]
+    architectures: frozenset[str]
     version: str
 
     @property
@@ -117,6 +119,7 @@ def read(model: str, root: Path | None = None) -> Source:
         tree=parse(text, shown),
         configuration=read_text(configuration) if configuration.is_file() else "",
         conversion=conversion_entries(root),
+        architectures=causal_classes(root),
         version=version,
     )
 
@@ -229,6 +232,20 @@ def conversion_entries(root: Path) -> dict[str, Renames | None]:
                 twice = key.value in found
                 found[key.value] = None if twice else renames_of(value)
     return found
+
+
+def causal_classes(root: Path) -> frozenset[str]:
+    """Classes of Transformers' mapping of causal language models."""
+    path = root / "models" / "auto" / "modeling_auto.py"
+    if not path.is_file():
+        return frozenset()
+    for node in ast.parse(read_text(path)).body:
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+            continue
+        if ast.unparse(node.targets[0]) == "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES":
+            pairs = [n for n in ast.walk(node.value) if isinstance(n, ast.Tuple)]
+            return frozenset(ast.literal_eval(pair)[1] for pair in pairs)
+    return frozenset()
 
 
 def renames_of(node: ast.expr) -> Renames | None:

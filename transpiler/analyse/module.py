@@ -86,18 +86,22 @@ class ModelingModule:
         classes: By name, in source order.
         functions: Module-level functions by name.
         imports: Local name -> full dotted name.
+        architectures: Classes that Transformers' auto class makes to generate text.
     """
 
     classes: dict[str, ModelingClass]
     functions: dict[str, cst.FunctionDef]
     imports: dict[str, str] = field(default_factory=dict)
+    architectures: frozenset[str] = frozenset()
 
     def resolve(self, name: str) -> str:
         """Full dotted name of a local dotted name."""
         return resolve(name, self.imports)
 
 
-def analyse_module(tree: cst.Module) -> ModelingModule:
+def analyse_module(
+    tree: cst.Module, architectures: frozenset[str] = frozenset()
+) -> ModelingModule:
     """Collect classes (with methods inherited within the file) and functions."""
     check_module(tree)
     imports = imported_names(tree)
@@ -121,7 +125,7 @@ def analyse_module(tree: cst.Module) -> ModelingModule:
             own = [item for item in node.body.body if isinstance(item, cst.FunctionDef)]
             methods.update({item.name.value: item for item in own})
             classes[name] = ModelingClass(name, node, bases, methods)
-    return ModelingModule(classes, functions, imports)
+    return ModelingModule(classes, functions, imports, architectures)
 
 
 def is_renamed_output(node: cst.ClassDef, bases: tuple[str, ...]) -> bool:
@@ -218,6 +222,8 @@ def decorator_names(
 def the_causal_class(module: ModelingModule) -> ModelingClass:
     """The one class that generates text: it has a forward and extends GenerationMixin.
 
+    Of several it is the one that Transformers' auto class makes.
+
     Raises:
         Refused: [no-causal-class] when there is none or more than one.
     """
@@ -227,6 +233,8 @@ def the_causal_class(module: ModelingModule) -> ModelingClass:
         if "generation.GenerationMixin" in cls.bases and "forward" in cls.methods
     ]
     named = [cls for cls in found if cls.name.endswith("ForCausalLM")] or found
+    if len(named) > 1:
+        named = [cls for cls in named if cls.name in module.architectures] or named
     if len(named) != 1:
         names = ", ".join(cls.name for cls in named) or "none"
         raise Refused(

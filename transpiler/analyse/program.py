@@ -17,7 +17,6 @@ Refused when
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -33,6 +32,7 @@ from transpiler.analyse.module import (
 from transpiler.analyse.statements import (
     check_attributes_free,
     is_pretrained,
+    lines_run,
     nested,
 )
 from transpiler.analyse.values import Graph, Value
@@ -307,6 +307,7 @@ class Analyser:
             lambda name: self.attribute(scope, name, scope.init),
         )
         self_value = self.program.graph.make("self", cls.name)
+        evaluator.base = cls.library_base
         evaluator.signatures = {
             name: tuple(p.name.value for p in function.params.params)
             for name, function in self.module.functions.items()
@@ -383,23 +384,6 @@ class Analyser:
         bound = bind_arguments(forward, shifted, self.program.graph, skip=1)
         if child.kind not in self.leaves:
             self.program.results[call] = self.enter(cls, bound)
-
-
-def lines_run(
-    block: cst.BaseSuite, flow: Flow
-) -> Iterator[tuple[cst.SimpleStatementLine, bool]]:
-    """Lines of a constructor that run, and whether only where a test holds."""
-    for node in block.body:
-        if isinstance(node, cst.SimpleStatementLine):
-            yield node, False
-        elif isinstance(node, cst.If):
-            sides = (node.body, getattr(node.orelse, "body", None))
-            if isinstance(node.orelse, cst.If):
-                sides = (node.body, cst.IndentedBlock([node.orelse]))
-            for sense, side in zip((True, False), sides, strict=True):
-                if side is not None and flow.tests.get(node, sense) is sense:
-                    for line, guarded in lines_run(side, flow):
-                        yield line, guarded or node not in flow.tests
 
 
 def is_activation(value: Value) -> bool:

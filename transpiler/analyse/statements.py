@@ -19,6 +19,7 @@ from transpiler.refusal import Refused
 from transpiler.tree import children
 
 if TYPE_CHECKING:
+    from transpiler.analyse.evaluate import Flow
     from transpiler.analyse.module import ModelingClass, ModelingModule
 
 BUILTINS = frozenset(dir(builtins))
@@ -209,6 +210,23 @@ def nested(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
                     yield from nested(item)
                 elif item is not None:
                     yield from inside(item.body)
+
+
+def lines_run(
+    block: cst.BaseSuite, flow: Flow
+) -> Iterator[tuple[cst.SimpleStatementLine, bool]]:
+    """Lines of a constructor that run, and whether only where a test holds."""
+    for node in block.body:
+        if isinstance(node, cst.SimpleStatementLine):
+            yield node, False
+        elif isinstance(node, cst.If):
+            sides = (node.body, getattr(node.orelse, "body", None))
+            if isinstance(node.orelse, cst.If):
+                sides = (node.body, cst.IndentedBlock([node.orelse]))
+            for sense, side in zip((True, False), sides, strict=True):
+                if side is not None and flow.tests.get(node, sense) is sense:
+                    for line, guarded in lines_run(side, flow):
+                        yield line, guarded or node not in flow.tests
 
 
 def inside(block: cst.CSTNode) -> Iterator[cst.CSTNode]:

@@ -24,6 +24,8 @@ HEADS = Value("axis", "heads")
 WIDTH = Value("axis", "width")
 TOKENS = Value("axis", "tokens")  # batch and sequence as one
 Shape = tuple[Value, ...]
+TENSOR_WORDS = "carried item looped method module param positions tokens?"
+TENSORS = frozenset(TENSOR_WORDS.split())
 
 
 @dataclass
@@ -62,6 +64,8 @@ class Axes:
                 return self.of_module(value)
             case "param":
                 return (BATCH, SEQUENCE, WIDTH)
+            case "positions" | "tokens?":
+                return (BATCH, SEQUENCE)
             case "carried" | "looped":
                 return self.of(value.args[0])
             case "choice":
@@ -89,7 +93,7 @@ class Axes:
             return True
         if value.op == "item" and value.args[0].op == "attr":
             return value.args[0].name != "shape"
-        if value.op in {"module", "carried", "looped", "param", "method", "item"}:
+        if value.op in TENSORS:
             return True
         if value.op == "choice":
             return any(self.is_tensor(side) for side in value.args[1:])
@@ -108,11 +112,14 @@ class Axes:
         owner = value.args[0].args[0].name if value.args[0].op == "child" else ""
         scope = self.work.program.scopes.get(owner)
         child = scope.children.get(value.args[0].name) if scope else None
+        cls = self.work.program.module.classes.get(child.kind) if child else None
         if child is not None and (
-            child.kind == EMBEDDING or child.kind in self.work.embeddings
+            child.kind == EMBEDDING or (cls is not None and cls.library_base)
         ):
             return (BATCH, SEQUENCE, WIDTH)
         before = self.of(operand)
+        if value.args[0].op == "base":
+            return (*before, WIDTH)
         if child is not None and child.kind in self.work.norms:
             return before
         return (*before[:-1], WIDTH)

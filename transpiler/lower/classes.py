@@ -155,7 +155,8 @@ def lower_constructor(
     function = scope.cls.method("__init__")
     edits = work.edits_of(scope)
     for line in function.body.body:
-        if is_super_init(line) and line not in edits.statements:
+        own = is_super_init(line) and not scope.cls.library_base
+        if own and line not in edits.statements:
             if bare(line) != "super().__init__()":
                 edits.swap(line, RULE, ["super().__init__()"])
         elif bare(line) == "self.post_init()":
@@ -167,6 +168,8 @@ def lower_constructor(
     rewriting.fates |= class_fates(scope)
     parameters = [code(p).rstrip(", ") for p in function.params.params]
     texts = [*parameters, "*", "vllm_config: VllmConfig", "prefix: str"]
+    if scope.cls.library_base:
+        texts = parameters
     header = f"def __init__({', '.join(texts)}):\n    pass\n"
     made = cst.ensure_type(cst.parse_statement(header), cst.FunctionDef)
     return made.with_changes(body=cst.IndentedBlock(body)), rewriting.fates
@@ -261,9 +264,10 @@ def lower_class(work: Work, scope: Scope) -> Lowered:
     forward, fates = lower_forward(work, scope)
     lower_children(work, scope)
     init, more = lower_constructor(work, scope, attributes_read(forward))
+    base = "nn.Embedding" if scope.cls.library_base else "nn.Module"
     node = cst.ClassDef(
         name=scope.cls.node.name,
-        bases=[cst.Arg(cst.parse_expression("nn.Module"))],
+        bases=[cst.Arg(cst.parse_expression(base))],
         body=cst.IndentedBlock([init, forward]),
         leading_lines=[cst.EmptyLine(indent=False)] * 2,
     )

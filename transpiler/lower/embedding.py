@@ -63,7 +63,7 @@ def the_embedding(work: Work, scope: Scope) -> TokenEmbedding:
     kinds = {EMBEDDING, *work.embeddings}
     held = [child for child in scope.children.values() if child.kind in kinds]
     if len(lookups) != 1 or not held:
-        what = f"{len(lookups)} look-ups of the tokens"
+        what = f"{len(lookups)} look-ups of the tokens, {len(held)} known embeddings"
         raise Refused("embedding", what, held[0].call if held else scope.cls.node)
     (lookup,) = lookups
     child = scope.children[lookup.args[0].name]

@@ -39,6 +39,7 @@ from transpiler.lower.embedding import (
 from transpiler.lower.flat import lower_passing
 from transpiler.lower.loop import RULE, lower_loop
 from transpiler.lower.norms import is_last, lower_norm
+from transpiler.lower.positions import lower_positions
 from transpiler.lower.window import mask_checks
 from transpiler.refusal import Refused
 from transpiler.rewrite import names_read
@@ -61,6 +62,7 @@ def lower_model(work: Work, scope: Scope) -> Lowered:
     work.model_checks[:0] = [config_check(work, scope)]
     work.model_checks += mask_checks(work, scope, forward_of(scope))
     construct_embedding(work, scope, embedding)
+    lower_positions(work, scope, embedding.child)
     lower_passing(work, scope)
     forward, fates, handed = lower_loop(work, scope, layers)
     construct_layers(work, scope, layers, code(embedding.width), handed)

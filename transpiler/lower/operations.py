@@ -19,7 +19,13 @@ from transpiler.emit.imports import ORIGINS
 from transpiler.fusions.fusion import Work, forward_of, linear_of, users_of
 from transpiler.refusal import Refused
 from transpiler.rewrite import names_read
-from transpiler.tree import children, code, nodes_within, statements_within
+from transpiler.tree import (
+    children,
+    code,
+    nodes_within,
+    plain_names,
+    statements_within,
+)
 
 # Functions and methods that work on each element alone.
 ELEMENTWISE = frozenset(
@@ -105,7 +111,7 @@ def check_constructor(work: Work, scope: Scope) -> None:
     Raises:
         Refused: [constructor-effect] for a statement or call that does more, or that
             binds a parameter again; [base-call] for a base that is not given the
-            config itself.
+            config itself, or torch's embedding that is not given two sizes.
     """
     init = scope.cls.method("__init__")
     for _, node in scope.init.writes:
@@ -131,7 +137,10 @@ def check_constructor(work: Work, scope: Scope) -> None:
             continue
         value = scope.init.values[call]
         text = code(call)
-        if text.startswith("super().__init__("):
+        if scope.cls.library_base and text.startswith("super().__init__("):
+            if len(value.args) != 3 or value.keywords:
+                raise Refused("base-call", f"{text}: not two sizes", call)
+        elif text.startswith("super().__init__("):
             operands = [*value.args[1:], *(v for _, v in value.keywords)]
             if any(operand.op != "config" for operand in operands):
                 raise Refused("base-call", f"{text}: not the config itself", call)
@@ -182,7 +191,7 @@ def check_kept(
                 what = value.name or value.op
                 raise Refused("operation", f"{what} is not followed", node)
     check_dropped(work, scope, kept, output)
-    check_names(scope)
+    check_names(work, scope)
 
 
 def check_dropped(
@@ -207,16 +216,18 @@ def check_dropped(
             )
 
 
-def check_names(scope: Scope) -> None:
-    """No local name is one that the output brings in.
+def check_names(work: Work, scope: Scope) -> None:
+    """No local name is one that the output brings in, less those that got another.
 
     Raises:
         Refused: [name-taken].
     """
     forward = scope.cls.method("forward")
     taken = [p.name.value for p in forward.params.params]
+    edited = work.edits_of(scope).expressions
+    renamed = {n.value for n in plain_names(forward.body) if n in edited} - set(taken)
     for name in (*taken, *assigned_names(forward.body)):
-        if name in RESERVED:
+        if name in RESERVED and name not in renamed:
             raise Refused("name-taken", f"{name} is a name of the output", forward)
 
 
@@ -284,7 +295,8 @@ def is_allowed(scope: Scope, node: cst.CSTNode, value: Value) -> bool:
         case cst.BinaryOperation():
             sides = (flow.values[node.left], flow.values[node.right])
             if any(is_token(side) for side in sides):
-                return False
+                numbers = [side for side in sides if not is_tensor(side)]
+                return bool(scope.cls.library_base) and len(numbers) == 1
             return value.op == "const" or value.name in ARITHMETIC
         case cst.Comparison():
             compared = [node.left, *(c.comparator for c in node.comparisons)]
@@ -305,7 +317,7 @@ def is_allowed(scope: Scope, node: cst.CSTNode, value: Value) -> bool:
 
 def is_allowed_call(value: Value) -> bool:
     """Whether a kept call works on each element alone."""
-    if value.op == "module" or value.op in SETTINGS:
+    if value.op == "module" or value.op in SETTINGS or value.name == "super":
         return True
     if value.op == "method":
         return value.name in ELEMENTWISE or value.name == "view"
