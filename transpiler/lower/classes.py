@@ -166,7 +166,10 @@ def lower_constructor(
     body = without_unread(body, read, function, rewriting)
     rewriting.fates[function] = Fate("rewritten", "signature")
     rewriting.fates |= class_fates(scope)
-    parameters = [code(p).rstrip(", ") for p in function.params.params]
+    bare_parameters = [
+        p.with_changes(comma=cst.MaybeSentinel.DEFAULT) for p in function.params.params
+    ]
+    parameters = [code(parameter).strip() for parameter in bare_parameters]
     texts = [*parameters, "*", "vllm_config: VllmConfig", "prefix: str"]
     if scope.cls.library_base:
         texts = parameters

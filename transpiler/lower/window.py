@@ -39,6 +39,8 @@ def window_of(work: Work, mask: Value, node: cst.CSTNode) -> Value:
         for name, operand in mask.keywords:
             if is_const(operand, None) or operand.op in PLAIN.get(name, ()):
                 continue
+            if name == "attention_mask" and hides_nothing(operand):
+                continue
             if not is_switched(operand):
                 raise Refused("mask", f"the mask is made with {name}", node)
             refuse_switch(work, operand.args[0])
@@ -80,6 +82,33 @@ def refuse_switch(work: Work, field: Value) -> None:
             f'    raise ValueError("{field.name}: upstream\'s mask is not causal then")'
             "\n"
         )
+
+
+def hides_nothing(mask: Value) -> bool:
+    """Whether a padding mask is ones for every token of the batch."""
+    if (mask.op, mask.name) != ("call", "torch.ones") or len(mask.args) != 2:
+        return False
+    named = {name for name, _ in mask.keywords}
+    return named <= {"device"} and all(
+        is_axis(arg, place) for place, arg in enumerate(mask.args)
+    )
+
+
+def is_axis(size: Value, place: int) -> bool:
+    """Whether a size is that axis of the embeddings; nothing stands in a cache."""
+    if size.op == "binary" and size.name == "+":
+        rest = [arg for arg in size.args if not is_const(arg, 0)]
+        return len(rest) == 1 and is_axis(rest[0], place)
+    shape = size.args[0] if size.op in {"item", "subscript"} else size
+    if size.op == "item" and size.name == str(place) and shape.op == "subscript":
+        bounds = shape.args[1]
+        leads = bounds.op == "slice" and is_const(bounds.args[0], None)
+        if not leads or not is_const(bounds.args[1], -1):
+            return False
+        shape = shape.args[0]
+    elif size.op != "subscript" or not is_const(size.args[1], place):
+        return False
+    return shape.name == "shape" and shape.args[0].op in EMBEDDED
 
 
 def present(value: Value) -> Value:
