@@ -4,8 +4,8 @@ Upstream's `position_ids` are vLLM's `positions`. A table of learned positions i
 on the first rank, which alone reads it.
 
 Refused when
-    positions: an embedding of anything but positions, or one that is read after the
-        first rank's part.
+    positions: an embedding of anything but positions, or one that is never read, or
+        after the first rank's part.
 """
 
 from __future__ import annotations
@@ -63,10 +63,14 @@ def check_read(scope: Scope, child: Child) -> None:
         if isinstance(line, cst.For):
             break
         first |= set(nodes_within(line))
-    for node in flow.calls:
-        value = flow.values.get(node)
-        if value is None or child_of(scope, value) is not child:
-            continue
+    calls = [
+        (node, value)
+        for node in flow.calls
+        if (value := flow.values.get(node)) and child_of(scope, value) is child
+    ]
+    if not calls:
+        raise Refused("positions", f"self.{child.name} is never read", child.call)
+    for node, value in calls:
         operands = [*value.args[1:], *(v for _, v in value.keywords)]
         if not any(v.op == "positions" for v in operands) or node not in first:
             raise Refused("positions", f"self.{child.name} is read otherwise", node)
