@@ -49,21 +49,10 @@ COMPARE = {
 # The name of a look-up of an activation that may have parameters.
 LEARNED = "learned"
 # Kinds of values that are objects for sure, hence never None.
-OBJECTS = frozenset(
-    [
-        "self",
-        "config",
-        "child",
-        "passes",
-        "tuple",
-        "list",
-        "dict",
-        "binary",
-        "positions",
-        "element",
-        "index",
-    ]
-)
+OBJECT_WORDS = """
+    self config child passes tuple list dict binary positions element index
+"""
+OBJECTS = frozenset(OBJECT_WORDS.split())
 
 
 class Expressions(Calls):
