@@ -34,6 +34,7 @@ from transpiler.lower.window import (
     check_keyword,
     check_place,
     kind_checks,
+    refuse_switch,
     text_of,
     window_of,
 )
@@ -113,11 +114,7 @@ def check_causal(
         text = config_text(switch)
         if switch is said or text is None:
             raise Refused("causal", "is_causal is not True", held[1] if held else node)
-        work.model_checks.append(
-            f"if {text}:\n"
-            f'    raise ValueError("{switch.name} is set: generated for causal '
-            'attention")\n'
-        )
+        refuse_switch(work, switch, text)
 
 
 def check_called_once(work: Work, scope: Scope) -> None:

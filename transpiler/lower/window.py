@@ -43,7 +43,8 @@ def window_of(work: Work, mask: Value, node: cst.CSTNode) -> Value:
                 continue
             if not is_switched(operand):
                 raise Refused("mask", f"the mask is made with {name}", node)
-            refuse_switch(work, operand.args[0])
+            switch = operand.args[0]
+            refuse_switch(work, switch, f"config.{switch.name}")
         if mask.args:
             raise Refused("mask", "the mask is made with positional arguments", node)
         if mask.name == FULL:
@@ -73,14 +74,14 @@ def is_switched(operand: Value) -> bool:
     return test.op == "attr" and test.args[0].op == "config"
 
 
-def refuse_switch(work: Work, field: Value) -> None:
-    """Configs in which a field is true are refused by the model's constructor."""
-    if field not in work.refused:
-        work.refused.add(field)
+def refuse_switch(work: Work, switch: Value, text: str) -> None:
+    """Configs in which a switch is on are refused by the model's constructor."""
+    if switch not in work.refused:
+        work.refused.add(switch)
         work.model_checks.append(
-            f"if config.{field.name}:\n"
-            f'    raise ValueError("{field.name}: upstream\'s mask is not causal then")'
-            "\n"
+            f"if {text}:\n"
+            f'    raise ValueError("{switch.name} is set: generated for causal '
+            'attention")\n'
         )
 
 
