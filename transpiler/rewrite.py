@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from transpiler.analyse.evaluate import Flow
+from transpiler.analyse.flow import Flow
 from transpiler.analyse.names import assigned_names
 from transpiler.edits import Edits, Fate, Statement, in_place_of
 from transpiler.refusal import Refused

@@ -13,7 +13,8 @@ from functools import cache
 
 import libcst as cst
 
-from transpiler.analyse.evaluate import Evaluator, Flow
+from transpiler.analyse.evaluate import Evaluator
+from transpiler.analyse.flow import Flow
 from transpiler.analyse.module import (
     NEUTRAL_BASES,
     NEUTRAL_DECORATORS,

@@ -17,7 +17,7 @@ from transpiler.analyse.values import Graph, Value, is_const
 from transpiler.refusal import Refused
 
 if TYPE_CHECKING:
-    from transpiler.analyse.evaluate import Flow
+    from transpiler.analyse.flow import Flow
 
 # Classes that None is no instance of.
 CLASSES = frozenset({"cache_utils.Cache", "cache_utils.DynamicCache", "torch.Tensor"})

@@ -15,11 +15,18 @@ import libcst as cst
 from transpiler.analyse import names as spelling
 from transpiler.analyse.calls import Calls
 from transpiler.analyse.effects import is_tensor_made
-from transpiler.analyse.values import Graph, Value, is_const, is_forward, is_one_of
+from transpiler.analyse.values import (
+    Graph,
+    Value,
+    fold_binary,
+    is_const,
+    is_forward,
+    is_one_of,
+)
 from transpiler.refusal import Refused
 
 if TYPE_CHECKING:
-    from transpiler.analyse.evaluate import Flow
+    from transpiler.analyse.flow import Flow
 
 BINARY = {
     "Add": "+",
@@ -388,18 +395,3 @@ def is_learned(test: Value, yes: Value, no: Value) -> bool:
         and (dtype.op, dtype.name) == ("attr", "dtype")
         and dtype.args[0].op == "config"
     )
-
-
-def fold_binary(symbol: str, left: object, right: object) -> object:
-    """A constant operation on numbers, None when it is not one."""
-    if isinstance(left, bool) and isinstance(right, bool) and symbol == "^":
-        return left != right
-    if not (isinstance(left, int | float) and isinstance(right, int | float)):
-        return None
-    if symbol == "+":
-        return left + right
-    if symbol == "-":
-        return left - right
-    if symbol == "*":
-        return left * right
-    return None

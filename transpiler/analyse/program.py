@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from transpiler.analyse.arguments import bind_arguments
-from transpiler.analyse.evaluate import Evaluator, Flow
+from transpiler.analyse.evaluate import Evaluator
+from transpiler.analyse.flow import Flow
 from transpiler.analyse.module import (
     ModelingClass,
     ModelingModule,
@@ -35,7 +36,7 @@ from transpiler.analyse.statements import (
     lines_run,
     nested,
 )
-from transpiler.analyse.values import Graph, Value
+from transpiler.analyse.values import Graph, Value, is_activation
 from transpiler.refusal import Refused
 
 IDENTITY = "torch.nn.Identity"
@@ -384,13 +385,6 @@ class Analyser:
         bound = bind_arguments(forward, shifted, self.program.graph, skip=1)
         if child.kind not in self.leaves:
             self.program.results[call] = self.enter(cls, bound)
-
-
-def is_activation(value: Value) -> bool:
-    """Whether a value is a tensor that a module or arithmetic made."""
-    if value.op == "item":
-        return is_activation(value.args[0])
-    return value.op in {"module", "binary", "carried", "looped", "method"}
 
 
 def element_list(element: Value) -> str | None:

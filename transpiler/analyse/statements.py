@@ -19,7 +19,7 @@ from transpiler.refusal import Refused
 from transpiler.tree import children
 
 if TYPE_CHECKING:
-    from transpiler.analyse.evaluate import Flow
+    from transpiler.analyse.flow import Flow
     from transpiler.analyse.module import ModelingClass, ModelingModule
 
 BUILTINS = frozenset(dir(builtins))

@@ -177,3 +177,25 @@ def unify_all(
             return None
         found = unify(pattern, value, found)
     return found
+
+
+def fold_binary(symbol: str, left: object, right: object) -> object:
+    """A constant operation on numbers, None when it is not one."""
+    if isinstance(left, bool) and isinstance(right, bool) and symbol == "^":
+        return left != right
+    if not (isinstance(left, int | float) and isinstance(right, int | float)):
+        return None
+    if symbol == "+":
+        return left + right
+    if symbol == "-":
+        return left - right
+    if symbol == "*":
+        return left * right
+    return None
+
+
+def is_activation(value: Value) -> bool:
+    """Whether a value is a tensor that a module or arithmetic made."""
+    if value.op == "item":
+        return is_activation(value.args[0])
+    return value.op in {"module", "binary", "carried", "looped", "method"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from transpiler.analyse.values import Value
 
 if TYPE_CHECKING:
-    from transpiler.fusions.fusion import Heads, Projection
+    from transpiler.fusions.heads import Heads, Projection
 
 
 def config_fields(value: Value) -> list[str]:

@@ -22,7 +22,6 @@ from transpiler.analyse.program import Scope
 from transpiler.analyse.values import Value
 from transpiler.edits import receiver
 from transpiler.fusions.fusion import (
-    Projection,
     Shard,
     Work,
     assigned_name,
@@ -33,6 +32,7 @@ from transpiler.fusions.fusion import (
     statements_of,
     the_node,
 )
+from transpiler.fusions.heads import Projection
 from transpiler.fusions.linears import layer, multiples, share_checks
 from transpiler.fusions.moved import check_arguments
 from transpiler.fusions.parts import Axis, Columns, Split

@@ -12,15 +12,8 @@ import libcst as cst
 
 from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import Graph, Value, is_const
-from transpiler.fusions.fusion import (
-    Heads,
-    Multiple,
-    Projection,
-    Work,
-    linear_of,
-    single_call,
-    size_of,
-)
+from transpiler.fusions.fusion import Work, linear_of, single_call, size_of
+from transpiler.fusions.heads import Heads, Multiple, Projection
 from transpiler.fusions.sizes import NONE, Needs, Size, shared, size_from
 from transpiler.lower.axes import Axes
 from transpiler.refusal import Refused

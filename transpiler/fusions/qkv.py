@@ -15,7 +15,6 @@ from transpiler.analyse.program import Scope
 from transpiler.analyse.values import Value, is_const
 from transpiler.fusions.fusion import (
     Fusion,
-    Projection,
     Shard,
     Work,
     assigned_name,
@@ -27,6 +26,7 @@ from transpiler.fusions.fusion import (
     size_of,
     statements_of,
 )
+from transpiler.fusions.heads import Projection
 from transpiler.fusions.linears import layer, multiples, share_checks
 from transpiler.fusions.moved import check_arguments
 from transpiler.fusions.packed_qkv import divide

@@ -17,7 +17,6 @@ from transpiler.analyse.values import Value, is_const
 from transpiler.fusions.eager import GROUPED
 from transpiler.fusions.fusion import (
     Outcome,
-    Projection,
     Work,
     distinct_values,
     forward_of,
@@ -25,6 +24,7 @@ from transpiler.fusions.fusion import (
     statements_of,
     the_node,
 )
+from transpiler.fusions.heads import Projection
 from transpiler.fusions.moved import check_moved
 from transpiler.fusions.projections import is_interface_call
 from transpiler.lower.axes import BATCH, HEADS, SEQUENCE, Axes

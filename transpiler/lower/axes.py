@@ -47,10 +47,13 @@ class Axes:
         return self.known[value]
 
     def refuse(self, what: str, value: Value) -> Refused:
-        """A refusal at the node that computes a value."""
-        flow = self.scope.forward
-        nodes = flow.nodes_of(value) if flow is not None else []
-        return Refused("layout", what, nodes[-1] if nodes else self.scope.cls.node)
+        """A refusal at the node that computes a value, in this class or a caller's."""
+        for scope in (self.scope, *self.work.scopes()):
+            nodes = scope.forward.nodes_of(value) if scope.forward is not None else []
+            if nodes:
+                place = -1 if scope is self.scope else 0
+                return Refused("layout", what, nodes[place])
+        return Refused("layout", what, self.scope.cls.node)
 
     def find(self, value: Value) -> Shape:
         """Axes by kind of operation."""

@@ -205,14 +205,15 @@ def without_unread(
     function: cst.FunctionDef,
     rewriting: Rewriting,
 ) -> list[Statement]:
-    """Drop `self.x = …` that nothing in the new class reads, modules aside."""
+    """Drop `self.x = …` that nothing in the new class reads, and unread locals."""
     lines = list(body)
     origins = {bare(line): line for line in function.body.body}
     while True:
         used = set(read)
         for line in lines:
             used |= attributes_read(line)
-        dead = [line for line in lines if is_unread(line, used)]
+        local = set[str]().union(*(names_read(line) for line in lines))
+        dead = [line for line in lines if is_unread(line, used, local)]
         if not dead:
             return lines
         for line in dead:
@@ -222,8 +223,8 @@ def without_unread(
                 rewriting.fates[origin] = Fate("dropped", "no reader left")
 
 
-def is_unread(line: Statement, used: set[str]) -> bool:
-    """Whether a statement only sets an attribute that nothing reads.
+def is_unread(line: Statement, used: set[str], local: set[str]) -> bool:
+    """Whether a statement only sets an attribute or a name that nothing reads.
 
     Layers are always kept: their weights are in the checkpoint.
     """
@@ -233,6 +234,8 @@ def is_unread(line: Statement, used: set[str]) -> bool:
     if not isinstance(small, cst.Assign) or len(small.targets) != 1:
         return False
     target = small.targets[0].target
+    if isinstance(target, cst.Name):
+        return target.value not in local
     if not isinstance(target, cst.Attribute) or target.attr.value in used:
         return False
     return not (

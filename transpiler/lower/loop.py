@@ -47,9 +47,11 @@ def lower_loop(
     index = list(function.body.body).index(loop)
     body = list(function.body.body[:index])
     inner = rewriting.block(loop.body.body)
-    needed: set[str] = set()
-    for line in inner:
-        needed |= names_read(line.node)
+    read = {carried}.union(*(names_read(line.node) for line in inner))
+    for line in function.body.body[index + 1 :]:
+        read |= names_read(line)
+    inner = rewriting.without_dead(inner, read)
+    needed = set[str]().union(*(names_read(line.node) for line in inner))
     before = rewriting.function(body, keep={*needed, carried})
     after = rewriting.function(function.body.body[index + 1 :])
     rewriting.fates[loop] = Fate("rewritten", RULE)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from transpiler.analyse.evaluate import Flow
+from transpiler.analyse.flow import Flow
 from transpiler.analyse.names import assigned_names
 from transpiler.analyse.program import Scope
 from transpiler.analyse.values import Value, is_const

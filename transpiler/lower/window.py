@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from transpiler.analyse.evaluate import Flow
+from transpiler.analyse.flow import Flow
 from transpiler.analyse.program import Scope
 from transpiler.analyse.values import Graph, Value, is_const
 from transpiler.fusions.fusion import Work

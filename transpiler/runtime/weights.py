@@ -125,6 +125,8 @@ def needed(model: Any) -> Iterator[str]:
             ):
                 yield name.replace(".base_layer.", ".")
             given.add(id(parameter))
+        if isinstance(module, LoadedXIELU):
+            yield from (name for name, _ in module.named_buffers(prefix))
 
 
 def filled_parts(model: Any, tied: tuple[str, str]) -> set[str]:
