@@ -5,7 +5,4 @@ TRANSFORMERS = "5.19.0"
 VLLM = ("0.32", "0.34")  # from the first on, up to but not with the second
 ARCHITECTURES: dict[str, str] = {
     "LlamaForCausalLM": "generated.llama:LlamaForCausalLM",
-    "MistralForCausalLM": "generated.mistral:MistralForCausalLM",
-    "Qwen2ForCausalLM": "generated.qwen2:Qwen2ForCausalLM",
-    "Qwen3ForCausalLM": "generated.qwen3:Qwen3ForCausalLM",
 }

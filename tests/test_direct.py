@@ -1,4 +1,4 @@
-"""The fast oracle gives every variant of every family the engine's own verdict."""
+"""The fast oracle gives every variant of the exemplars the engine's own verdict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transpiler.read import read
 from transpiler.verify.checkpoint import request_of, write_checkpoint
 from transpiler.verify.compare import BAR
 from transpiler.verify.direct import Stage, generated_logits, upstream_logits
-from transpiler.verify.families import FAMILIES
+from transpiler.verify.families import EXEMPLARS
 from transpiler.verify.family import Family
 from transpiler.verify.isolate import Finished, import_once, in_child
 from transpiler.verify.variants import Outcome, Variant
@@ -63,7 +63,7 @@ def verdicts(family: Family, folder: Path) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", EXEMPLARS, ids=lambda family: family.name)
 def test_the_verdict_is_the_engines(family: Family, tmp_path: Path) -> None:
     import_once()
     found = in_child(partial(verdicts, family, tmp_path), 600)

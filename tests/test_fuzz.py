@@ -11,13 +11,13 @@ from transpiler.analyse.evaluate import Evaluator
 from transpiler.fusions import qkv
 from transpiler.fusions.fusion import Shard
 from transpiler.lower import attention
-from transpiler.verify.families import FAMILIES
+from transpiler.verify.families import EXEMPLARS
 from transpiler.verify.fuzz import FAULTS, STAY_FUSED, judged
 from transpiler.verify.judge import Finding, Mutant, Verdict
 from transpiler.verify.mutate import CHANGING, KEEPING
 
 pytestmark = pytest.mark.engine
-MODELS = [family.name for family in FAMILIES]
+MODELS = [family.name for family in EXEMPLARS]
 KEPT = {mutation.name for mutation in KEEPING}
 # One of each mutation, over all families.
 SLICE = len((*KEEPING, *CHANGING))

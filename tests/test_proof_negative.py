@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from transpiler.verify.families import FAMILIES
+from transpiler.verify.families import EXEMPLARS
 from transpiler.verify.family import Family
 
 GENERATED = Path(__file__).resolve().parents[1] / "generated"
@@ -74,7 +74,7 @@ class Break:
     name: str
     variant: str
     edit: Callable[[str], str]
-    families: tuple[str, ...] = tuple(family.name for family in FAMILIES)
+    families: tuple[str, ...] = tuple(family.name for family in EXEMPLARS)
 
 
 WINDOWED = ("qwen2", "qwen3")
@@ -129,7 +129,7 @@ BREAKS = (
 )
 CASES = [
     pytest.param(family, broken, id=f"{family.name}-{broken.name}")
-    for family in FAMILIES
+    for family in EXEMPLARS
     for broken in BREAKS
     if family.name in broken.families
 ]

@@ -133,6 +133,7 @@ def test_lora_wraps_a_layer_that_can_be_loaded_again() -> None:
 
 def longrope(longest: int) -> dict[str, Any]:
     config = SimpleNamespace(
+        head_dim=32,
         max_position_embeddings=256,
         rope_parameters={
             "rope_type": "longrope",
@@ -154,7 +155,9 @@ def test_engines_of_one_process_do_not_share_a_longrope() -> None:
 def test_a_table_that_shrinks_has_a_row_for_every_position() -> None:
     """vLLM gives it the given length times the factor."""
     parameters = {"rope_type": "linear", "rope_theta": 1e4, "factor": 0.5}
-    config = SimpleNamespace(max_position_embeddings=64, rope_parameters=parameters)
+    config = SimpleNamespace(
+        head_dim=32, max_position_embeddings=64, rope_parameters=parameters
+    )
     engine = SimpleNamespace(model_config=SimpleNamespace(max_model_len=128))
     found = rope_arguments(config, engine)  # type: ignore[arg-type]
     assert found["max_position"] * 0.5 >= 128

@@ -48,8 +48,8 @@ def test_bytes_do_not_depend_on_seed_folder_or_order(tmp_path: Path, seed: str) 
 @pytest.mark.parametrize("name", NAMES)
 def test_generated_file_is_in_order(name: str) -> None:
     text = (GENERATED / f"{name}.py").read_text()
-    assert len(text.splitlines()) <= 400
     head, _, body = text.partition('"""Inference-only')
+    assert len(body.splitlines()) <= 400
     assert black.format_str('"""Inference-only' + body, mode=MODE) in text
     assert "SPDX-License-Identifier: Apache-2.0" in head
     for line in read(name).licence:
@@ -72,7 +72,8 @@ def test_a_second_pass_finds_nothing_to_fuse(name: str) -> None:
         if isinstance(node, ast.Call)
     ]
     assert not [call for call in calls if module.resolve(call) == LINEAR]
-    assert not [cls for cls in module.classes if cls.endswith(("Norm", "Embedding"))]
+    tables = ("Norm", "RotaryEmbedding", "ScaledWordEmbedding")
+    assert not [cls for cls in module.classes if cls.endswith(tables)]
     assert not module.functions
 
 

@@ -27,7 +27,7 @@ def generated(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["lama"], "unknown model 'lama'; near: llama"),
+        (["lama"], "unknown model 'lama'; near: llama, glm, olmo"),
         (
             ["llama", "--variant", "defalt"],
             "unknown llama variant 'defalt'; near: default",

@@ -185,7 +185,7 @@ def picked(known: Parameters, pick: Pick) -> str:
     own = [name for name in known.shapes if name.startswith(f"{layer}.")]
     matrices = [name for name in own if len(known.shapes[name]) > 1]
     biases = [name for name in own if name.endswith(".bias")]
-    vectors = [name for name in own if name not in (*matrices, *biases)]
+    vectors = [n for n in own if n not in biases and len(known.shapes[n]) == 1]
     rest = [name for name in known.shapes if name != known.head]
     return {
         Pick.FIRST: matrices[0],

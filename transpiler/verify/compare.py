@@ -10,7 +10,8 @@ from transpiler.verify.outputs import Answer, LogProbs, Reference
 
 BAR = 1e-4
 NOISE_FACTOR = 3
-# Where upstream is this far from itself it says nothing about equality.
+# Where noise asks for more than this it is none: upstream's eager and sdpa then compute
+# different functions (sdpa has no soft cap), and the usual bar holds.
 LARGEST_BAR = 1e-3
 
 
@@ -43,8 +44,7 @@ class Comparison:
     @property
     def is_equal(self) -> bool:
         """Whether tokens are equal and no difference is above a sound bar."""
-        within = self.largest <= self.bar <= LARGEST_BAR
-        return self.tokens_equal and within
+        return self.tokens_equal and self.largest <= self.bar
 
 
 def compare(
@@ -61,8 +61,8 @@ def compare(
     Raises:
         ValueError: the two do not answer the same prompts.
     """
-    bar = max(BAR, NOISE_FACTOR * reference.noise)
-    tie = min(bar, LARGEST_BAR)
+    noisy = NOISE_FACTOR * reference.noise
+    bar = noisy if BAR < noisy <= LARGEST_BAR else BAR
     equal, tied, prompt, decode = True, 0, 0.0, 0.0
     for upstream, answer in zip(reference.answers, answers, strict=True):
         if prompt_positions:
@@ -71,7 +71,7 @@ def compare(
         until = shared + 1
         decode = max(decode, _largest(upstream.decode[:until], answer.decode[:until]))
         left = len(upstream.tokens) - shared
-        if left and _is_tie(upstream.decode[shared], answer.tokens[shared], tie):
+        if left and _is_tie(upstream.decode[shared], answer.tokens[shared], bar):
             tied += left
         elif left:
             equal = False

@@ -17,6 +17,8 @@ from transpiler.verify.fields import (
 from transpiler.verify.found import SIZES, Ground, find_variants
 from transpiler.verify.variants import Expected, Outcome, Variant, require_known
 
+PARTIAL = "partial_rotary_factor"
+
 
 @dataclass(frozen=True)
 class Family:
@@ -118,5 +120,10 @@ class Family:
         merged = {"architectures": [self.architecture], **self.config, **variant.config}
         own = self.config.get("rope_parameters")
         if own is not None and isinstance(merged.get("rope_parameters"), dict):
-            merged["rope_parameters"] = {**own, **merged["rope_parameters"]}
+            rope = {**own, **merged["rope_parameters"]}
+            pairs = int(merged.get("head_dim", 32) * rope.get(PARTIAL, 1.0)) // 2
+            for key in ("short_factor", "long_factor"):
+                if key in rope:
+                    rope[key] = rope[key][:pairs]
+            merged["rope_parameters"] = rope
         return {key: merged[key] for key in merged if key not in variant.absent}
