@@ -44,7 +44,7 @@ def test_wrong_numbers_fail():
 def test_error_that_names_the_tensor_passes():
     result = prove("missing-norm")
     assert result.passed, result.detail
-    assert result.named == "model.norm.weight"
+    assert result.named == "model.layers.1.post_attention_layernorm.weight"
 
 
 def test_start_without_the_expected_error_fails():
