@@ -24,7 +24,7 @@
 # BioGptDecoderLayer: add norm refused [norm-alone]: LayerNorm adds no residual
 # BioGptDecoderLayer: layer add norm refused [loop-shape]: the loop does more than call the layer
 # BioGptAttention: attention: interface call -> Attention
-# sha256 of the rest: 5f9fe7657f3e6a42c8d6e9da99bd650dff12777f60ffc60c7ebbe4cfa3815143
+# sha256 of the rest: 6c39e075836e66a18b959ce8fe950d3a65f40acda8cfcc0e2c4c4ca3fa3f6243
 """Inference-only biogpt model, as in Transformers 5.19.0."""
 
 import math
@@ -299,7 +299,6 @@ class BioGptModel(nn.Module, EagleModelMixin):
             islice(self.layers, self.start_layer, self.end_layer),
             start=self.start_layer,
         ):
-
             hidden_states = decoder_layer(hidden_states)
             if idx + 1 in self.aux_hidden_state_layers:
                 aux_hidden_states.append(hidden_states.clone())

@@ -11,7 +11,7 @@
 # GPTNeoXAttention: qkv: query_key_value -> [q, k, v]
 # GPTNeoXLayer: add norm refused [add-shape]: the sum is not `name = a + b` of a name
 # GPTNeoXAttention: attention: interface call -> Attention
-# sha256 of the rest: 47cfa97be42550a90bf5e7a49ead597d738b87d1935a23cfd2a61ab940314776
+# sha256 of the rest: d7634f679cffa7ac40b0caa2d09548ed720e0156e0f35234491b1f122b35127d
 """Inference-only gpt_neox model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -279,7 +279,7 @@ class GPTNeoXModel(nn.Module, EagleModelMixin):
 
 class GPTNeoXForCausalLM(nn.Module, SupportsPP, SupportsQuant, SupportsEagle3):
     hf_to_vllm_mapper = WeightsMapper(
-        orig_to_new_prefix={"embed_out.": "lm_head."}, orig_to_new_stacked={}
+        orig_to_new_prefix={"embed_out.": "lm_head."},
     )
     packed_modules_mapping = {"query_key_value": ["query_key_value"]}
     embedding_modules = {

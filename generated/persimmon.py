@@ -31,7 +31,7 @@
 # PersimmonDecoderLayer: add norm refused [norm-alone]: LayerNorm adds no residual
 # PersimmonDecoderLayer: layer add norm refused [norm-alone]: LayerNorm adds no residual
 # PersimmonAttention: attention: interface call -> Attention
-# sha256 of the rest: 8ba3f7b30b2cc3f7d9eec45f130f742b132e7f47211f6ab40b754d9814b8ba64
+# sha256 of the rest: 80e276ece2d3140180003e3c2a2535638f669f0bc493ed9c50f23281c402b56a
 """Inference-only persimmon model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -342,7 +342,7 @@ class PersimmonModel(nn.Module, EagleModelMixin):
 
 
 class PersimmonForCausalLM(nn.Module, SupportsPP, SupportsQuant, SupportsEagle3):
-    hf_to_vllm_mapper = WeightsMapper(orig_to_new_stacked={})
+    hf_to_vllm_mapper = WeightsMapper()
     packed_modules_mapping = {"query_key_value": ["query_key_value"]}
     embedding_modules = {
         "embed_tokens": "input_embeddings",

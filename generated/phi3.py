@@ -26,7 +26,7 @@
 # Phi3DecoderLayer: add norm: + and post_attention_layernorm
 # Phi3DecoderLayer: layer add norm: + and the next input_layernorm or norm
 # Phi3Attention: attention: interface call -> Attention
-# sha256 of the rest: f76682e35ed096e36c2bce1f8c4fc92840847caa6758d5c65e0b05d265600065
+# sha256 of the rest: 73421cff45b043a6b1c52874911de2b5f53505cd4538d51cb39e99aec8305a51
 """Inference-only phi3 model, as in Transformers 5.19.0."""
 
 from collections.abc import Iterable
@@ -308,7 +308,7 @@ class Phi3Model(nn.Module, EagleModelMixin):
 class Phi3ForCausalLM(
     nn.Module, SupportsLoRA, SupportsPP, SupportsQuant, SupportsEagle3
 ):
-    hf_to_vllm_mapper = WeightsMapper(orig_to_new_stacked={})
+    hf_to_vllm_mapper = WeightsMapper()
     packed_modules_mapping = {
         "qkv_proj": ["qkv_proj"],
         "gate_up_proj": ["gate_up_proj"],

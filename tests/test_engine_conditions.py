@@ -66,7 +66,7 @@ def verdict_of(condition: Condition, target: str, family: Family) -> Verdict:
 @pytest.mark.parametrize("condition", CONDITIONS, ids=lambda c: c.name)
 @pytest.mark.parametrize("family", TRIED, ids=lambda f: f.name)
 def test_condition_happens_and_holds(family: Family, condition: Condition) -> None:
-    target = f"generated.{family.name}:{family.architecture}"
+    target = family.target
     verdict = verdict_of(condition, target, family)
     assert verdict.evidence is not None, verdict.detail
 

@@ -52,6 +52,6 @@ def test_generated_class_equals_upstream(family: Family, variant: Variant) -> No
     from transpiler.verify.run import Plan, prove_variant
 
     import_once()
-    target = f"generated.{family.name}:{family.architecture}"
+    target = family.target
     result = prove_variant(Plan(family, target, with_backend=False), variant)
     assert result.passed, result.detail

@@ -39,7 +39,7 @@ def test_sizes_that_do_not_divide_are_named(
     import_once()
     written = in_child(partial(write_checkpoint, tmp_path, family, variant, 0))
     assert isinstance(written, Finished)
-    target = f"generated.{family.name}:{family.architecture}"
+    target = family.target
     implementation = Implementation(Kind.UNDER_TEST, family.architecture, target)
     options = EngineOptions(variant.max_model_len)
     request = request_of(family, variant, 0)

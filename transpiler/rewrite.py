@@ -15,7 +15,7 @@ from transpiler.analyse.flow import Flow
 from transpiler.analyse.names import assigned_names
 from transpiler.edits import Edits, Fate, Statement, in_place_of
 from transpiler.refusal import Refused
-from transpiler.tree import children, nodes_within, statements_within
+from transpiler.tree import Leaving, children, nodes_within, statements_within
 
 
 @dataclass
@@ -206,7 +206,7 @@ def with_sides(node: cst.If, sides: tuple[list[Line], list[Line]]) -> cst.If:
     return node
 
 
-class Apply(cst.CSTTransformer):
+class Apply(Leaving):
     """Applies expression edits and decided conditional expressions."""
 
     def __init__(self, edits: Edits, flow: Flow) -> None:
@@ -214,18 +214,15 @@ class Apply(cst.CSTTransformer):
         self.edits = edits
         self.flow = flow
 
-    def on_leave(  # type: ignore[override]
-        self, original_node: cst.CSTNode, updated_node: cst.CSTNode
-    ) -> cst.CSTNode:
+    def left(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:
         """Rewrite a node whose parts are rewritten already."""
-        if isinstance(updated_node, cst.IfExp) and original_node in self.flow.tests:
-            decided = self.flow.tests[original_node]
-            side = updated_node.body if decided else updated_node.orelse
-            updated_node = in_place_of(updated_node, side)
-        change = self.edits.expressions.get(original_node)
-        if change is None or not isinstance(updated_node, cst.BaseExpression):
-            return updated_node
-        return in_place_of(updated_node, change(updated_node))
+        if isinstance(updated, cst.IfExp) and original in self.flow.tests:
+            decided = self.flow.tests[original]
+            updated = in_place_of(updated, updated.body if decided else updated.orelse)
+        change = self.edits.expressions.get(original)
+        if change is None or not isinstance(updated, cst.BaseExpression):
+            return updated
+        return in_place_of(updated, change(updated))
 
 
 def is_docstring(node: cst.CSTNode) -> bool:

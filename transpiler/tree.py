@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import cache, lru_cache
+from typing import cast
 
 import libcst as cst
 
@@ -41,6 +42,28 @@ def children(node: cst.CSTNode) -> tuple[cst.CSTNode, ...]:
             if isinstance(part, cst.CSTNode) and not isinstance(part, LAYOUT)
         ]
     return tuple(found)
+
+
+Left = cst.CSTNode | cst.RemovalSentinel | cst.FlattenSentinel[cst.BaseStatement]
+
+
+class Leaving(cst.CSTTransformer):
+    """Says of each node what it becomes, its parts being done, whatever its kind."""
+
+    def left(self, original: cst.CSTNode, updated: cst.CSTNode) -> Left:
+        """What a node becomes.
+
+        Args:
+            original: The node.
+            updated: The node with what its parts became.
+        """
+        raise NotImplementedError
+
+    def on_leave(
+        self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
+    ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
+        """Ask `left`; libcst's types say that a node keeps its kind."""
+        return cast(cst.CSTNodeT, self.left(original_node, updated_node))
 
 
 def nodes_within(node: cst.CSTNode) -> list[cst.CSTNode]:

@@ -20,7 +20,14 @@ from transpiler.analyse.names import assigned_names
 from transpiler.analyse.statements import MODULE_METHODS
 from transpiler.edits import Fate, parenthesised
 from transpiler.rewrite import is_docstring, simple_targets
-from transpiler.tree import code, nodes_within, plain_names, statements_within
+from transpiler.tree import (
+    Leaving,
+    Left,
+    code,
+    nodes_within,
+    plain_names,
+    statements_within,
+)
 
 FATE = Fate("rewritten", "stands where it is called")
 
@@ -67,7 +74,7 @@ class Helper:
     given: dict[str, cst.BaseExpression]
 
 
-class Moving(cst.CSTTransformer):
+class Moving(Leaving):
     """Applies replacements, and remembers where every new node comes from."""
 
     def __init__(
@@ -83,19 +90,17 @@ class Moving(cst.CSTTransformer):
         self.before = before
         self.removed = removed
 
-    def on_leave(  # type: ignore[override]
-        self, original_node: cst.CSTNode, updated_node: cst.CSTNode
-    ) -> cst.CSTNode | cst.RemovalSentinel | cst.FlattenSentinel[cst.BaseStatement]:
+    def left(self, original: cst.CSTNode, updated: cst.CSTNode) -> Left:
         """Replace, remove, or note the node's origin."""
-        if original_node is self.removed:
+        if original is self.removed:
             return cst.RemoveFromParent()
-        if original_node in self.replaced:
-            return self.replaced[original_node]
-        if updated_node is not original_node:
-            self.inlined.origins[updated_node] = original_node
-        if original_node in self.before and isinstance(updated_node, cst.BaseStatement):
-            return cst.FlattenSentinel([*self.before[original_node], updated_node])
-        return updated_node
+        if original in self.replaced:
+            return self.replaced[original]
+        if updated is not original:
+            self.inlined.origins[updated] = original
+        if original in self.before and isinstance(updated, cst.BaseStatement):
+            return cst.FlattenSentinel([*self.before[original], updated])
+        return updated
 
 
 def inline_methods(tree: cst.Module, text: str) -> Inlined:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from transpiler.analyse.program import Scope
+from transpiler.analyse.program import Child, Scope
 from transpiler.analyse.values import Value, is_const
 from transpiler.fusions.fusion import (
     Fusion,
@@ -84,19 +84,13 @@ class GLU(Fusion):
                 raise Refused(
                     "unequal-shards", f"gate and up differ in {side} width", up.call
                 )
-        bias, bias_text = bias_of(scope, gate)
+        bias = bias_of(scope, gate)[0]
         other = bias_of(scope, up)[0]
         if bias is not other and not (
             bias.op == "const" and is_const(other, bias.constant)
         ):
             raise Refused("unequal-bias", "gate and up differ in bias", up.call)
-        for inner, what in (
-            (gate_value, "gate"),
-            (activated, "gate"),
-            (up_value, "up"),
-        ):
-            if len(users_of(scope, inner)) != 1:
-                raise Refused("extra-use", f"the {what} is used elsewhere too", product)
+        check_used_once(scope, product, gate_value, activated, up_value)
         act, act_statement, key = activation_of(scope, activated)
         if "gate_up_proj" in scope.children or "gate_up_proj" in scope.init.assigned:
             raise Refused("name-taken", "self.gate_up_proj exists", scope.cls.node)
@@ -112,22 +106,37 @@ class GLU(Fusion):
         edits.swap(
             first.statement,
             self.name,
-            [
-                divisible(size, size_text),
-                layer(
-                    "MergedColumnParallelLinear",
-                    "gate_up_proj",
-                    size_of(scope, gate, 0)[1],
-                    f"[{size_text}, {size_text}]",
-                    f"bias={bias_text}",
-                ),
-            ],
+            merged_layer(scope, gate, "gate_up_proj", size, size_text),
         )
         edits.swap(second.statement, self.name, [])
         edits.swap(act_statement, self.name, [f"self.{act} = act_and_mul({key})"])
         work.shards.append(Shard(scope.name, gate.name, "gate_up_proj", "0"))
         work.shards.append(Shard(scope.name, up.name, "gate_up_proj", "1"))
         return f"{gate.name} + {up.name} -> gate_up_proj"
+
+
+def check_used_once(
+    scope: Scope, product: cst.CSTNode, gate: Value, activated: Value, up: Value
+) -> None:
+    """Gate, activated gate and up are read by the product alone.
+
+    Raises:
+        Refused: [extra-use].
+    """
+    for value, what in ((gate, "gate"), (activated, "gate"), (up, "up")):
+        if len(users_of(scope, value)) != 1:
+            raise Refused("extra-use", f"the {what} is used elsewhere too", product)
+
+
+def merged_layer(
+    scope: Scope, linear: Child, name: str, size: Value, text: str
+) -> list[str]:
+    """Statements that make the layer of gate and up, each of a size, as a linear is."""
+    width, bias = size_of(scope, linear, 0)[1], bias_of(scope, linear)[1]
+    sizes = f"[{text}, {text}]"
+    kind = "MergedColumnParallelLinear"
+    made = layer(kind, name, width, sizes, f"bias={bias}")
+    return [divisible(size, text), made]
 
 
 def sides(scope: Scope, product: Value) -> tuple[Value, Value] | None:

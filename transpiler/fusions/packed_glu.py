@@ -18,18 +18,14 @@ from transpiler.fusions.fusion import (
     Fusion,
     Shard,
     Work,
-    bias_of,
     check_still,
     distinct_values,
     linear_of,
     single_call,
-    size_of,
     statements_of,
     the_node,
-    users_of,
 )
-from transpiler.fusions.glu import activation_of
-from transpiler.fusions.linears import divisible, layer
+from transpiler.fusions.glu import activation_of, check_used_once, merged_layer
 from transpiler.fusions.parts import Axis
 from transpiler.fusions.projections import text_at
 from transpiler.fusions.sizes import number
@@ -82,9 +78,7 @@ class PackedGLU(Fusion):
             )
         owner = statements_of(scope.cls.method("forward"))[product]
         check_still(scope, call.args[0].value, owner)
-        for part, what in ((gate, "gate"), (activated, "gate"), (up, "up")):
-            if len(users_of(scope, part)) != 1:
-                raise Refused("extra-use", f"the {what} is used elsewhere too", product)
+        check_used_once(scope, product, gate, activated, up)
         act, act_statement, key = activation_of(scope, activated)
         size = halved.value(work.program.graph)
         text = text_at(scope, size, child.statement)
@@ -103,16 +97,8 @@ class PackedGLU(Fusion):
             node = the_node(scope, part, "a half") if part.op == "subscript" else None
             if isinstance(node, cst.Subscript):
                 edits.replace_text(node, self.name, code(node.value))
-        width = size_of(scope, child, 0)[1]
-        sizes, bias = f"[{text}, {text}]", f"bias={bias_of(scope, child)[1]}"
-        edits.swap(
-            child.statement,
-            self.name,
-            [
-                divisible(size, text),
-                layer("MergedColumnParallelLinear", child.name, width, sizes, bias),
-            ],
-        )
+        made = merged_layer(scope, child, child.name, size, text)
+        edits.swap(child.statement, self.name, made)
         order = "" if is_gate_first else ", gate_first=False"
         edits.swap(
             act_statement, self.name, [f"self.{act} = act_and_mul({key}{order})"]

@@ -30,8 +30,7 @@ def lower_causal(work: Work, scope: Scope) -> Lowered:
     vocabulary = size_of(scope, head.linear, 1)[1]
     text = TEMPLATE.format(
         name=scope.name,
-        prefixes=prefixes_text(work),
-        mapper=mapper_text(work),
+        mapper=prefixes_text(work) + mapper_text(work),
         packed=packed_text(work),
         lora="" if work.by_head else "SupportsLoRA, ",
         rows=rows_text(work),
@@ -72,7 +71,8 @@ def mapper_text(work: Work) -> str:
     for path in dict.fromkeys(old.split(".")[1] for old, _ in renamed):
         for held in holders(work, path):
             check_renamed(work, held, path, renamed)
-    return " ".join(f'"{old}": ("{new}", {shard}),' for old, new, shard in entries)
+    text = " ".join(f'"{old}": ("{new}", {shard}),' for old, new, shard in entries)
+    return f"orig_to_new_stacked={{{text}}}" if entries else ""
 
 
 def check_renamed(
@@ -157,7 +157,7 @@ def rows_text(work: Work) -> str:
 
 TEMPLATE = """
 class {name}(nn.Module, {lora}SupportsPP, SupportsQuant, SupportsEagle3):
-    hf_to_vllm_mapper = WeightsMapper({prefixes}orig_to_new_stacked={{{mapper}}})
+    hf_to_vllm_mapper = WeightsMapper({mapper})
     packed_modules_mapping = {{{packed}}}
     embedding_modules = {{
         "{embedding}": "input_embeddings",

@@ -22,7 +22,7 @@ from transpiler.fusions.fusion import Work, forward_of
 from transpiler.lower.classes import parsed
 from transpiler.lower.operations import check_kept
 from transpiler.refusal import Refused
-from transpiler.rewrite import Line, Rewriting, names_read
+from transpiler.rewrite import Line, Rewriting, names_read, without_first_blank
 from transpiler.tree import code, plain_names
 
 RULE = "layer loop"
@@ -59,7 +59,7 @@ def lower_loop(
     left = [*rewriting.left, *inner_left(inner)]
     check_kept(work, scope, left, [*before, *(line.node for line in inner), *after])
     check_ranks(scope, before, [line.node for line in inner], after, carried, loop)
-    step = [line.node for line in inner]
+    step = without_first_blank([line.node for line in inner])
     if residual:
         step = [with_second_target(line, carried) for line in step]
     name = loop_target(scope, loop, layers)

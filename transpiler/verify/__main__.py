@@ -142,7 +142,7 @@ def _prove(
 def _plan(family: Family, class_: str, backend: bool, seed: int) -> Plan:
     from transpiler.verify.run import Plan
 
-    target = class_ or f"generated.{family.name}:{family.architecture}"
+    target = class_ or family.target
     return Plan(family, "" if class_ == "vllm" else target, seed, backend)
 
 

@@ -17,12 +17,12 @@ from rich.table import Table
 
 from transpiler.verify.checkpoint import request_of, write_checkpoint
 from transpiler.verify.engine import EngineOptions, Implementation, Kind
-from transpiler.verify.families import FAMILIES
+from transpiler.verify.families import chosen
 from transpiler.verify.family import Family
 from transpiler.verify.isolate import Failure, Finished, import_once, in_child
 from transpiler.verify.operations import Operations, count_operations
 from transpiler.verify.speed import VOCABULARY, Speed, measure_rounds, median_of
-from transpiler.verify.variants import UnknownNameError, Variant, require_known
+from transpiler.verify.variants import Variant
 
 # Large enough for a step to be more than Python, small enough for a dozen engines.
 SIZES = {
@@ -65,22 +65,15 @@ def bench(
     One thread, float32, random weights; seconds of CPU time. Exit status 1 if a
     generated class does not run, 2 if the command itself is wrong.
     """
-    known = {family.name: family for family in FAMILIES}
-    try:
-        for model in models or []:
-            require_known("model", model, list(known))
-    except UnknownNameError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+    families = chosen(models)
     import_once()
-    families = [known[model] for model in models] if models else FAMILIES
     ran = [_bench(family, rounds, compiled) for family in families]
     raise typer.Exit(0 if all(ran) else 1)
 
 
 def _bench(family: Family, rounds: int, compiled: bool) -> bool:
     """Measure one family, print its table; whether the generated class ran."""
-    target = f"generated.{family.name}:{family.architecture}"
+    target = family.target
     implementations = {
         GENERATED: Implementation(Kind.UNDER_TEST, family.architecture, target),
         OWN: Implementation(Kind.VLLM, family.architecture),

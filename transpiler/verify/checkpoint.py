@@ -152,6 +152,10 @@ def edited(
     elif edits.head is Head.DIFFERENT:
         tensors[head] = random_tensor(head, shape, seed, HEAD_GAIN)
     changed = []
+    for new, old in edits.saved_as.items():
+        for name in [name for name in tensors if name.startswith(new)]:
+            changed.append(old + name.removeprefix(new))
+            tensors[changed[-1]] = tensors.pop(name)
     for name, shape in edits.added.items():
         changed.append(name.format(layer=layer_of(known)))
         tensors[changed[-1]] = random_tensor(changed[-1], shape, seed)

@@ -19,11 +19,10 @@ from transpiler.verify.conditions_lora import LORA
 from transpiler.verify.conditions_ranks import RANKED
 from transpiler.verify.conditions_scheduling import SCHEDULING
 from transpiler.verify.conditions_states import STATES
-from transpiler.verify.families import FAMILIES
+from transpiler.verify.families import chosen
 from transpiler.verify.isolate import import_once
 from transpiler.verify.run import Plan
 from transpiler.verify.trial import Condition, Evidence, NotMet, trial_of
-from transpiler.verify.variants import UnknownNameError, require_known
 
 CONDITIONS: tuple[Condition, ...] = (
     *SCHEDULING,
@@ -67,18 +66,12 @@ def conditions(
     ] = None,
 ) -> None:
     """Try generated classes under every condition; exit status 1 if one fails."""
-    known = {family.name: family for family in FAMILIES}
-    try:
-        for model in models or []:
-            require_known("model", model, list(known))
-    except UnknownNameError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+    families = chosen(models)
     import_once()
     console = Console(width=140)
     failed = False
-    for family in [known[model] for model in models] if models else FAMILIES:
-        target = f"generated.{family.name}:{family.architecture}"
+    for family in families:
+        target = family.target
         plan = Plan(family, target, with_backend=False, timeout=TIMEOUT)
         verdicts = [try_condition(plan, condition) for condition in CONDITIONS]
         failed = failed or any(verdict.evidence is None for verdict in verdicts)

@@ -22,13 +22,13 @@ from rich.table import Table
 from transpiler.verify.checkpoint import request_of, write_checkpoint
 from transpiler.verify.compare import compare
 from transpiler.verify.engine import EngineOptions, Implementation, Kind
-from transpiler.verify.families import FAMILIES
+from transpiler.verify.families import chosen
 from transpiler.verify.family import Family
 from transpiler.verify.isolate import Failure, Finished, import_once, in_child
 from transpiler.verify.operations import count_operations
 from transpiler.verify.oracle import consult
 from transpiler.verify.run import run_class
-from transpiler.verify.variants import UnknownNameError, Variant, require_known
+from transpiler.verify.variants import Variant
 
 FOUR_LAYERS = Variant(
     "four-layers", {"num_hidden_layers": 4}, prompt_lengths=(5, 9), new_tokens=8
@@ -68,16 +68,9 @@ def counts(
     ] = None,
 ) -> None:
     """Count operations; exit status 1 if a family has more than it may."""
-    known = {family.name: family for family in FAMILIES}
-    try:
-        for model in models or []:
-            require_known("model", model, list(known))
-    except UnknownNameError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+    families = chosen(models)
     import_once()
-    names = models or list(known)
-    found = {name: counts_of(known[name]) for name in track(names, console=console)}
+    found = {f.name: counts_of(f) for f in track(families, console=console)}
     console.print(table_of(found))
     failed = [*shortfalls(found)]
     for line in failed:
@@ -124,9 +117,8 @@ def own_verdict(family: Family, checkpoint: Path) -> str:
 
 def implementation_of(family: Family, kind: Kind) -> Implementation:
     """A class of a family."""
-    target = f"generated.{family.name}:{family.architecture}"
-    under_test = kind is Kind.UNDER_TEST
-    return Implementation(kind, family.architecture, target if under_test else "")
+    target = family.target if kind is Kind.UNDER_TEST else ""
+    return Implementation(kind, family.architecture, target)
 
 
 def shortfalls(found: Mapping[str, Counts]) -> list[str]:

@@ -6,11 +6,22 @@ only what the tool cannot know: extra variants, and outcomes that are no equalit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import typer
 
 from transpiler.verify.family import Family
 from transpiler.verify.found import PROMPTS, WINDOWED
-from transpiler.verify.variants import UPSTREAM_FAILS, Variant, equal_or_raises, raises
+from transpiler.verify.variants import (
+    UPSTREAM_FAILS,
+    Tensors,
+    UnknownNameError,
+    Variant,
+    equal_or_raises,
+    raises,
+    require_known,
+)
 from transpiler.verify.variants_rope import FURTHER_ROPES
 
 # Upstream's AutoConfig makes another family of it, whose layers alternate.
@@ -112,7 +123,14 @@ FAMILIES: tuple[Family, ...] = (
         expected={**KV_HEADS_NEEDED, **NO_LONGROPE},
     ),
     Family("glm4", "Glm4ForCausalLM", partial_rotary(0.5), expected=NO_LONGROPE),
-    Family("gpt_neox", "GPTNeoXForCausalLM", partial_rotary(0.5)),
+    Family(
+        "gpt_neox",
+        "GPTNeoXForCausalLM",
+        partial_rotary(0.5),
+        extra=(
+            Variant("old-names", tensors=Tensors(saved_as={"lm_head.": "embed_out."})),
+        ),
+    ),
     Family("granite", "GraniteForCausalLM"),
     # Upstream's output projection takes heads that make the hidden size.
     Family(
@@ -171,6 +189,19 @@ FAMILIES: tuple[Family, ...] = (
     Family("starcoder2", "Starcoder2ForCausalLM"),
     Family("vaultgemma", "VaultGemmaForCausalLM"),
 )
+
+
+def chosen(models: Sequence[str] | None) -> list[Family]:
+    """The families of these names, all for none; one line and status 2 for another."""
+    known = {family.name: family for family in FAMILIES}
+    try:
+        for model in models or ():
+            require_known("model", model, list(known))
+    except UnknownNameError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    return [known[model] for model in models or known]
+
 
 # On these everything is tried that costs too much for every family.
 EXEMPLARS = FAMILIES[:4]

@@ -44,6 +44,11 @@ class Family:
         """What `config.json` calls the model."""
         return str(self.overrides.get("model_type", self.name))
 
+    @property
+    def target(self) -> str:
+        """The generated class, as `module:Class`."""
+        return f"generated.{self.name}:{self.architecture}"
+
     @cached_property
     def fields(self) -> dict[str, Field]:
         """The fields of its configuration class."""

@@ -18,12 +18,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from transpiler.verify.families import FAMILIES
+from transpiler.verify.families import chosen
 from transpiler.verify.isolate import import_once
 from transpiler.verify.judge import Finding, Judge, Mutant, Verdict
 from transpiler.verify.mutate import CHANGING, KEEPING
 from transpiler.verify.report_case import write_case
-from transpiler.verify.variants import UnknownNameError, require_known
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 FAILURES = Path("fuzz-failures")
@@ -72,7 +71,7 @@ def judged(
     if only is not None:
         planned = planned[only :: len((*KEEPING, *CHANGING))]
     with tempfile.TemporaryDirectory(prefix="verify-fuzz-") as folder:
-        families = tuple(family for family in FAMILIES if family.name in models)
+        families = tuple(chosen(models))
         judge = Judge(Path(folder), families)
         judge.prepare()
         with get_context("fork").Pool(processes, judge.start, (), LIFE) as pool:
@@ -89,14 +88,8 @@ def fuzz(
     processes: Annotated[int, typer.Option(min=1)] = 2,
 ) -> None:
     """Mutate modeling files and compare; exit status 1 if one is wrong or crashes."""
-    known = [family.name for family in FAMILIES]
-    try:
-        if model is not None:
-            require_known("model", model, known)
-    except UnknownNameError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
-    found = judged([model] if model else known, number, seed, processes)
+    models = [family.name for family in chosen([model] if model else None)]
+    found = judged(models, number, seed, processes)
     console = Console(width=140)
     console.print(table_of(found))
     for mutant, finding in found:

@@ -39,6 +39,12 @@ class Plan:
     with_backend: bool = True
     timeout: float = 120.0
 
+    @property
+    def implementation(self) -> Implementation:
+        """The class under test."""
+        kind = Kind.UNDER_TEST if self.target else Kind.VLLM
+        return Implementation(kind, self.family.architecture, self.target)
+
 
 @dataclass(frozen=True)
 class Result:
@@ -128,7 +134,7 @@ def _judge_start(
     `names` are the fields and tensors of which an error must name one.
     """
     options = EngineOptions(variant.max_model_len)
-    implementation = _implementation(plan)
+    implementation = plan.implementation
 
     def starting() -> None:
         start(checkpoint, implementation, options)
@@ -157,7 +163,7 @@ def _judge_numbers(
     if fails:
         return _failed(variant, "upstream runs, where it must fail")
     options = EngineOptions(variant.max_model_len)
-    asked = (checkpoint, request, _implementation(plan), options)
+    asked = (checkpoint, request, plan.implementation, options)
     running = partial(run_class, *asked)
     if variant.split is not None:
         running = partial(run_ranks, *asked, variant.split)
@@ -184,11 +190,6 @@ def _run_backend(
     if isinstance(answers, Failure):
         return answers.last_line()
     return compare(reference, answers.value)
-
-
-def _implementation(plan: Plan) -> Implementation:
-    kind = Kind.UNDER_TEST if plan.target else Kind.VLLM
-    return Implementation(kind, plan.family.architecture, plan.target)
 
 
 def _shortfall(comparison: Comparison) -> str:

@@ -62,8 +62,7 @@ class Trial:
     @property
     def implementation(self) -> Implementation:
         """The class under test."""
-        kind = Kind.UNDER_TEST if self.plan.target else Kind.VLLM
-        return Implementation(kind, self.plan.family.architecture, self.plan.target)
+        return self.plan.implementation
 
     @property
     def own(self) -> Implementation:

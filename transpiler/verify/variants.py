@@ -83,6 +83,8 @@ class Tensors:
         renamed: A tensor that has another name.
         biased: A tensor whose module, or the embedding where that has a bias, gets a
             bias that upstream does not know.
+        saved_as: Beginnings of names by what older checkpoints say, which upstream
+            renames while it loads.
         added: Names and shapes of further tensors, `{layer}` standing for the second
             layer's.
     """
@@ -91,6 +93,7 @@ class Tensors:
     dropped: Pick | None = None
     renamed: Pick | None = None
     biased: Pick | None = None
+    saved_as: Mapping[str, str] = field(default_factory=dict)
     added: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
